@@ -1,0 +1,283 @@
+/**
+ * What the addon offers to TypeScript: the only description of the boundary. `native/addon/` implements it, `load.ts`
+ * checks at load time that both sides agree (`abi`, and the layout of the tables).
+ *
+ * Rules that hold for every call:
+ * - A handle is a small integer that belongs to one environment (main thread or worker). It is never reused within the
+ *   environment. After `close` every call with it throws an Error with `code: 'ECLOSED'`; it never crashes (I6).
+ * - Arguments of a wrong type, or missing ones, throw a TypeError before anything is done.
+ * - What the device or the kernel refuses throws a {@link NativeError}. Faults of one peer never throw: they are rows in
+ *   `events` (I9).
+ * - Every call returns at once (no waiting), except `open` and `close`, which may wait for the lock of the fabric's
+ *   folder for a bounded time.
+ */
+
+/** The layout of the tables below. The addon states the same number; `load.ts` refuses another one. */
+export const NATIVE_ABI = 1;
+
+/** `sends`: int32 numbers a row, `[peer, offset, length, lane]`. */
+export const SEND_STRIDE = 4;
+/** `sends`: rows in the table. */
+export const SEND_ROWS = 4096;
+/** `sends`: index in the arena, within the row, of each field. */
+export const SEND_PEER = 0;
+/** Byte offset of the records in the arena (position modulo the arena's size). */
+export const SEND_OFFSET = 1;
+/** Bytes of the records, a multiple of 8. */
+export const SEND_LENGTH = 2;
+/** The lane: 0 is the shared one. */
+export const SEND_LANE = 3;
+
+/** `events`: int32 numbers a row, `[kind, peer, a, b, c, d, e, f]`. */
+export const EVENT_STRIDE = 8;
+/** `events`: rows in the table. */
+export const EVENT_ROWS = 1024;
+
+/** Kinds of rows in `events`. */
+export const EVENT = {
+  /** `[offset, length, records, lane, seqLo, seqHi]`: checked records lie at `target[offset..offset + length)`. */
+  FRAME: 1,
+  /** `[bytes]`: the target has too little room. Nothing was consumed: poll again with at least `max(65536, slotBytes)`. */
+  NEED_ROOM: 2,
+  /** `[wcStatus, reason]`: bad input from that peer, or that peer refused ours. Only that peer is concerned (I9). */
+  PEER_FAULT: 3,
+  /** `[lane, state]` with state 0 up, 1 down, 2 armed again (R14). */
+  LANE: 4,
+  /** `[offset, length]`: opaque bytes at `target[offset..]`, to be carried to that peer's `tunnel`. */
+  TUNNEL: 5,
+  /** The backlog of this peer is empty again. */
+  DRAINED: 6,
+} as const;
+
+/** States in a LANE row. */
+export const LANE_STATE = { UP: 0, DOWN: 1, REARMED: 2 } as const;
+
+/** Bits of what `flush` returns. */
+export const FLUSH = {
+  /** Something is still unsent (no credit, or the lane is down): poll and flush again. */
+  UNSENT: 1,
+  /** At least one frame was posted or completed. */
+  PROGRESS: 2,
+} as const;
+
+/** Indexes in `counters`. All only grow, except `BACKLOG_BYTES`. */
+export const COUNTER = {
+  /** Cumulative position (bytes) up to which the arena is free again. */
+  ARENA_FREED: 0,
+  FRAMES_SENT: 1,
+  FRAMES_RECEIVED: 2,
+  RECORDS_RECEIVED: 3,
+  /** Times that a peer's rows had to wait for a credit. */
+  CREDIT_STALLS: 4,
+  /** Frames that carried the WAIT bit (R12). */
+  WAITS_SENT: 5,
+  RECALLS: 6,
+  DUPLICATES: 7,
+  BAD_FRAMES: 8,
+  ERROR_COMPLETIONS: 9,
+  /** Lanes armed again after an error (R14). */
+  REARMS: 10,
+  RNR: 11,
+  /** Bytes copied aside for peers without credit, now. */
+  BACKLOG_BYTES: 12,
+  POLLS: 13,
+  WAKEUPS: 14,
+  BYTES_SENT: 15,
+  BYTES_RECEIVED: 16,
+} as const;
+/** `counters`: length of the table. */
+export const COUNTER_COUNT = 32;
+
+/** `peers`: float64 numbers a row. */
+export const PEER_STRIDE = 8;
+/** `peers`: rows in the table, hence the most peers that a member can have. */
+export const PEER_ROWS = 1024;
+
+/** Columns of a row in `peers`. */
+export const PEER = {
+  /** Cumulative rows for this peer whose WRs completed, i.e. that are in its inbox. */
+  COMPLETED: 0,
+  /** Cumulative rows for this peer that were handed to `flush`. */
+  ACCEPTED: 1,
+  BACKLOG_BYTES: 2,
+  /** Credits that we hold at its inbox. */
+  CREDITS: 3,
+  /** Credits that we granted to it. */
+  GRANTED: 4,
+  FRAMES_RECEIVED: 5,
+  FRAMES_LOST: 6,
+} as const;
+
+/** Faults that the device is told to make, all from one seed. Probabilities are 0..1 per work request. For tests. */
+export interface FaultOptions {
+  seed: number;
+  /** An error completion; nothing was delivered. */
+  error?: number;
+  /** An error completion although it was delivered. */
+  ambiguous?: number;
+  /** Held back for up to `maxDelayPolls` polls, order kept. */
+  delay?: number;
+  /** Reposted receives are withheld for some polls. */
+  rnr?: number;
+  /** Sent to an SRQ number that does not exist. */
+  deadSrq?: number;
+  maxDelayPolls?: number;
+}
+
+/** What `open` needs. */
+export interface OpenOptions {
+  /** `'soft'`, `'auto'` or the name of an RDMA device. */
+  device: string;
+  /** Registry folder of the domain: the key of the XRC domain. Inbox files are made there too. */
+  folder: string;
+  /** The member's incarnation: an integer in 1..2^53-1 that is never used again. */
+  incarnation: number;
+  /** Bytes of an inbox slot, a multiple of 64: the limit of a frame. */
+  slotBytes: number;
+  /** Slots to start with. */
+  slots: number;
+  /** Slots that the inbox may grow to. */
+  maxSlots: number;
+  /** Bytes of the send arena, a multiple of the page size. */
+  arenaBytes: number;
+  faults?: FaultOptions;
+}
+
+/**
+ * The memory that both sides see, the same objects at every call. They stay valid until `close(handle)`, which detaches
+ * them (their `byteLength` becomes 0), or until the environment ends.
+ */
+export interface NativeBuffers {
+  /** The send arena: records are encoded here. A ring, see {@link Native.flush}. */
+  arena: ArrayBuffer;
+  /** Rows of {@link SEND_STRIDE} numbers, read by `flush`. */
+  sends: Int32Array;
+  /** Rows of {@link EVENT_STRIDE} numbers, written by `poll`. */
+  events: Int32Array;
+  /** See {@link COUNTER}; brought up to date by `flush` and `poll`. */
+  counters: Float64Array;
+  /** Rows of {@link PEER_STRIDE} numbers, indexed by peer; brought up to date by `flush` and `poll`. */
+  peers: Float64Array;
+}
+
+/** What a member holds, counted. */
+export interface NativeResources {
+  pds: number;
+  xrcds: number;
+  srqs: number;
+  cqs: number;
+  qps: number;
+  mrs: number;
+  lanes: number;
+  slots: number;
+  slotBytes: number;
+  inboxBytes: number;
+  arenaBytes: number;
+  backlogBytes: number;
+  peers: number;
+}
+
+/** What the addon throws when the device or the kernel refuses. */
+export interface NativeError extends Error {
+  /** `ECLOSED`, or the errno's name (`ENOSPC`). */
+  code: string;
+  /** Negative, as Node has it; absent for `ECLOSED`. */
+  errno?: number;
+  /** What failed, like a system call's name: `ibv_create_qp`, `posix_fallocate`. */
+  what: string;
+  /** Cause, measured limit and remedy in words; may be empty. */
+  detail: string;
+}
+
+/** The addon. */
+export interface Native {
+  /** The layout of the tables: {@link NATIVE_ABI}. */
+  readonly abi: number;
+
+  /**
+   * Opens a member: device, protection domain, XRC domain, inbox, the shared lane, the arena.
+   * @returns a handle (a small integer > 0) that the caller owns until `close`.
+   * @throws NativeError
+   */
+  open(options: OpenOptions): number;
+
+  /**
+   * Takes the QPs to ERR, drains them, destroys all and unlinks the member's inbox files. Detaches the buffers.
+   * Idempotent: closing a closed handle does nothing. Also done for every open handle when the environment ends.
+   */
+  close(handle: number): void;
+
+  /** The tables and the arena; see {@link NativeBuffers}. */
+  buffers(handle: number): NativeBuffers;
+
+  /** Reserves a peer index and makes the blob (bounded, opaque) that this peer's `connect` takes. */
+  offer(handle: number): { peer: number; offer: Uint8Array };
+
+  /** Connects a reserved peer with what it offered. @throws NativeError `EPROTO` when the blob is bad. */
+  connect(handle: number, peer: number, incarnation: number, offer: Uint8Array): void;
+
+  /** The peer left or died: out of all lists, its backlog dropped, its credits reclaimed (R12). Idempotent. */
+  disconnect(handle: number, peer: number): void;
+
+  /** Opens a further lane. @returns its number, >= 1. */
+  openLane(handle: number): number;
+
+  /** Closes a lane that `openLane` returned. Idempotent. */
+  closeLane(handle: number, lane: number): void;
+
+  /**
+   * Posts the first `rows` rows of `sends`. With 0 rows: tries again what is unsent.
+   *
+   * Arena: JavaScript owns a head (a cumulative position); a record must be contiguous (skip to the start at the ring's
+   * end; the offset is the position modulo `arenaBytes`). Room is `arenaBytes - (head - counters[ARENA_FREED])`. The rows
+   * of one flush are taken entirely: whoever lacks credit gets a copy in its backlog, so a slow peer never holds the arena.
+   * @returns bits of {@link FLUSH}. Never throws for faults of a peer.
+   */
+  flush(handle: number, rows: number): number;
+
+  /**
+   * Takes what arrived: copies whole frames to `target` from `offset` on, and writes rows to `events`.
+   * @returns the number of rows written; 0 when there was nothing.
+   */
+  poll(handle: number, target: Uint8Array, offset: number, maxFrames: number): number;
+
+  /** Arms the completion channel, fences and looks again (R7). @returns true: may sleep on the fd; false: poll again. */
+  arm(handle: number): boolean;
+
+  /**
+   * Watches the completion channel's fd in this environment's event loop. Starts stopped and unreferenced.
+   * `onReadable` runs on the environment's own thread; what it throws is an uncaught exception. Once per handle.
+   */
+  watch(handle: number, onReadable: () => void): void;
+
+  /** Starts (`true`) or stops the watcher. */
+  sleep(handle: number, on: boolean): void;
+
+  /** Whether the watcher, while started, keeps the event loop alive. */
+  ref(handle: number, on: boolean): void;
+
+  /** Takes a message of that peer's transport which came over the control connection. Bad input is a PEER_FAULT row. */
+  tunnel(handle: number, peer: number, message: Uint8Array): void;
+
+  /** What the member holds now. */
+  resources(handle: number): NativeResources;
+
+  /**
+   * Takes an OFD write lock on a file, which is created with mode 0600 if need be. The kernel drops it when the process
+   * dies; a forked child does not have it.
+   * @returns a token for `unlockPresence`. @throws NativeError `EAGAIN` when somebody holds it.
+   */
+  lockPresence(path: string): number;
+
+  /** Whether somebody (this process included) holds the lock. False when there is no such file. */
+  isPresent(path: string): boolean;
+
+  /** Drops a lock. Idempotent. The file stays. */
+  unlockPresence(token: number): void;
+
+  /** The soft limit of RLIMIT_MEMLOCK in bytes; Infinity when there is none. */
+  memlockLimit(): number;
+
+  /** Reaps dead processes of the software device's fabric and removes the fabric when nobody is left in it. */
+  cleanFabric(): { reaped: number; bytes: number };
+}
