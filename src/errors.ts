@@ -1,0 +1,395 @@
+/**
+ * Every error that millrace raises, in one table.
+ *
+ * A code is part of the API: it is never renamed, and programs may switch on it. `docs/errors.md` is generated from
+ * CODES by `scripts/gen-errors.mjs`; a test asserts that the two agree.
+ */
+
+/** The largest thing that an error affects. */
+export type ErrorScope = 'operation' | 'channel' | 'member';
+
+/** One row of the table. */
+export interface CodeEntry {
+  /** The largest thing affected: this call, this channel, or the whole member. */
+  readonly scope: ErrorScope;
+  /** Whether the same call can succeed later without a change to the program. */
+  readonly retryable: boolean;
+  /** A few words, for lists. */
+  readonly title: string;
+  /** What is known to lead here. */
+  readonly cause: string;
+  /** What to do about it. */
+  readonly remedy: string;
+}
+
+const define = <T extends Record<string, CodeEntry>>(table: T): { readonly [K in keyof T]: CodeEntry } => table;
+
+/** The code table. Sorted by area: arguments, life cycle, sending, receiving, codecs, cluster, native. */
+export const CODES = define({
+  // ---- arguments ---------------------------------------------------------------------------------------------------
+  ERR_UNKNOWN_OPTION: {
+    scope: 'operation',
+    retryable: false,
+    title: 'An option does not exist',
+    cause: 'An options object has a property that the call does not know, most often a spelling mistake.',
+    remedy: 'Use the name that the message suggests.',
+  },
+  ERR_INVALID_OPTION: {
+    scope: 'operation',
+    retryable: false,
+    title: 'An option has a value of the wrong kind or out of range',
+    cause: 'The value is not of the type that the option takes, or lies outside the range that the message states.',
+    remedy: 'Pass a value within the stated type and range.',
+  },
+  ERR_INVALID_ARGUMENT: {
+    scope: 'operation',
+    retryable: false,
+    title: 'An argument has the wrong type',
+    cause: 'A function was called with an argument that it cannot use.',
+    remedy: 'Pass what the message asks for.',
+  },
+  ERR_CHANNEL_NAME: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A channel name is not valid',
+    cause:
+      'The name is empty, longer than 255 bytes of UTF-8, has an empty token (a leading, trailing or doubled dot), or contains a control character, white space at an end, or a wildcard (* or >).',
+    remedy: 'Use dot-separated, non-empty tokens; use member.pattern() to subscribe with wildcards.',
+  },
+  ERR_PATTERN: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A pattern is not valid',
+    cause: 'A token mixes a wildcard with other characters, or > is not the last token, or a token is empty.',
+    remedy: 'Use * for exactly one token and > once, at the end, for one or more tokens.',
+  },
+  ERR_CHANNEL_OPTIONS: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A channel was opened again with other options',
+    cause: 'The same name in one member is one channel object, and its options were already decided by an earlier call.',
+    remedy: 'Open the channel once and share it, or pass the same options. The message shows both sets.',
+  },
+
+  // ---- life cycle --------------------------------------------------------------------------------------------------
+  ERR_MEMBER_CLOSED: {
+    scope: 'member',
+    retryable: false,
+    title: 'The member has left the domain',
+    cause: 'leave() or close() was called, or the member failed earlier; status$ shows why.',
+    remedy: 'Join again.',
+  },
+  ERR_CHANNEL_CLOSED: {
+    scope: 'channel',
+    retryable: false,
+    title: 'The channel was closed',
+    cause: 'close() was called on this channel object.',
+    remedy: 'Open it again with member.channel().',
+  },
+  ERR_PUBLISHING_ENDED: {
+    scope: 'channel',
+    retryable: false,
+    title: "This member's publishing on the channel has ended",
+    cause: 'complete() or error() was called on the channel, perhaps by source$.subscribe(channel).',
+    remedy: 'Do not publish after the end; close the channel and open it again to start anew.',
+  },
+  ERR_READ_ONLY: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A pattern cannot be published to',
+    cause: 'A pattern names many channels.',
+    remedy: 'Publish on a channel that the pattern matches.',
+  },
+  ERR_ABORTED: {
+    scope: 'operation',
+    retryable: true,
+    title: 'The call was aborted by its signal',
+    cause: 'The AbortSignal that was passed fired; its reason is the cause of this error.',
+    remedy: 'Nothing, if the abort was meant.',
+  },
+  ERR_TIMEOUT: {
+    scope: 'operation',
+    retryable: true,
+    title: 'The call did not finish in its time',
+    cause: 'The condition that the message names did not become true within the stated time.',
+    remedy: 'Look at what the message says is missing; a longer time-out helps only if it is merely slow.',
+  },
+  ERR_FORKED: {
+    scope: 'member',
+    retryable: false,
+    title: 'The process was forked',
+    cause: 'A member belongs to the process that joined; a child made by fork() has no claim on its device.',
+    remedy: 'Join in the child.',
+  },
+
+  // ---- sending -----------------------------------------------------------------------------------------------------
+  ERR_REFUSED: {
+    scope: 'operation',
+    retryable: true,
+    title: 'A message was refused',
+    cause: "A subscriber with overflow 'wait' is full, and so is the publisher's queue for it (maxQueueBytes), for longer than maxWait.",
+    remedy: 'Wait with whenWritable(), raise maxQueueBytes, or let the slow subscriber choose a policy that drops.',
+  },
+  ERR_MESSAGE_TOO_LARGE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A message is larger than a slot',
+    cause: 'The encoded payload exceeds the limit that the message states (slotBytes - 64 - 32, rounded down to 8).',
+    remedy: 'Join with a larger slotBytes (up to 1 MiB) on the publisher and the subscribers, or split the message.',
+  },
+  ERR_PEER_LOST: {
+    scope: 'operation',
+    retryable: true,
+    title: 'A peer was lost while a message was on its way',
+    cause: "The peer left or died before the message was known to be in its inbox; `ambiguous` says whether it may have received it.",
+    remedy: 'Publish again if a duplicate does no harm.',
+  },
+  ERR_REENTRANT_ENCODE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A codec published while it was encoding',
+    cause: 'An encoder, a getter or a toJSON called next(), offer() or publish() of the same member while a message was being written.',
+    remedy: 'Publish after the encoder has returned.',
+  },
+
+  // ---- receiving ---------------------------------------------------------------------------------------------------
+  ERR_GAP: {
+    scope: 'channel',
+    retryable: false,
+    title: 'Messages are missing',
+    cause: 'failOnGap() saw a gap: the message says from which publisher, which sequence numbers and why.',
+    remedy: "Subscribe with overflow 'wait', use replay, or leave failOnGap() out and handle gaps from messages$.",
+  },
+  ERR_CODEC_MISMATCH: {
+    scope: 'channel',
+    retryable: false,
+    title: 'A peer uses another codec on this channel',
+    cause: 'The codec, or the layout of a struct codec, that the peer announced differs from the one this channel was opened with.',
+    remedy: 'Open the channel with the same codec in both programs. Nothing of that peer is decoded.',
+  },
+  ERR_SCHEMA_MISMATCH: {
+    scope: 'channel',
+    retryable: false,
+    title: 'A peer announced another schema for this channel',
+    cause: 'Both sides named a schema (schemaId) and the names differ.',
+    remedy: 'Use the same schema version in both programs.',
+  },
+
+  // ---- codecs and schemas ------------------------------------------------------------------------------------------
+  ERR_ENCODE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A value could not be encoded',
+    cause: 'The codec, or code of the value itself (a getter, toJSON), threw; that error is the cause.',
+    remedy: 'Publish a value that the codec supports; docs/codecs.md has the table.',
+  },
+  ERR_DECODE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A message could not be decoded',
+    cause: 'The bytes do not follow the codec, refer to an unknown definition, or exceed a limit of bytes, depth or records.',
+    remedy: 'Check that the publisher uses the same library version and codec; the message was counted and skipped.',
+  },
+  ERR_SCHEMA: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A value does not satisfy the schema',
+    cause: 'Standard Schema validation found the issues that the message lists.',
+    remedy: "Correct the value, or open the channel with validate: 'off' or 'first'.",
+  },
+  ERR_SCHEMA_ASYNC: {
+    scope: 'operation',
+    retryable: false,
+    title: 'An asynchronous schema was given',
+    cause: "The schema's validate() returned a promise; messages are validated in order and cannot wait.",
+    remedy: 'Use a schema without asynchronous refinements, and check those after receiving.',
+  },
+  ERR_CODEC_UNKNOWN: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A codec name is not known',
+    cause: 'The codec option is neither a built-in name nor an object with encoder() and decoder().',
+    remedy: "Use 'msgpackr', 'bytes', 'json', struct({...}) or custom({...}).",
+  },
+
+  // ---- cluster -----------------------------------------------------------------------------------------------------
+  ERR_DOMAIN_NAME: {
+    scope: 'member',
+    retryable: false,
+    title: 'A domain name is not valid',
+    cause: 'The name is empty, too long, or contains a control character.',
+    remedy: 'Use a short printable name; MILLRACE_DOMAIN sets the default.',
+  },
+  ERR_FOLDER_OWNER: {
+    scope: 'member',
+    retryable: false,
+    title: 'The registry folder belongs to someone else',
+    cause: 'The folder exists and its owner or mode is not ours (0700), so its content cannot be trusted.',
+    remedy: 'Remove the folder as its owner, or set MILLRACE_SHM_DIR to a folder of your own.',
+  },
+
+  // ---- native ------------------------------------------------------------------------------------------------------
+  ERR_NATIVE_LOAD: {
+    scope: 'member',
+    retryable: false,
+    title: 'The native addon could not be loaded',
+    cause: 'There is no prebuilt addon for this platform and libc, or the dynamic loader refused it.',
+    remedy: 'See the list of platforms in the README; build from source with npm run build.',
+  },
+  ERR_NATIVE_ABI: {
+    scope: 'member',
+    retryable: false,
+    title: 'The native addon is of another version',
+    cause: 'The addon and the TypeScript code state different layouts of the rows they share.',
+    remedy: 'Install the package again, so that both come from one version.',
+  },
+  ERR_NATIVE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'The transport failed',
+    cause: 'A native call failed with the errno that the message names.',
+    remedy: 'Follow the message; report it if it looks like a fault of the library.',
+  },
+  ERR_SHM_FULL: {
+    scope: 'member',
+    retryable: true,
+    title: 'Shared memory is full',
+    cause: 'posix_fallocate in the shared-memory folder failed with ENOSPC; the message states what was needed and what is free.',
+    remedy: 'Give the container more with --shm-size, or set MILLRACE_SHM_DIR to another tmpfs.',
+  },
+  ERR_MEMLOCK: {
+    scope: 'member',
+    retryable: false,
+    title: 'The limit of locked memory is too low',
+    cause: 'Registering memory failed and RLIMIT_MEMLOCK is lower than what was asked for; the message states both.',
+    remedy: 'Raise it: ulimit -l, or --ulimit memlock=-1 for a container.',
+  },
+  ERR_INTERNAL: {
+    scope: 'member',
+    retryable: false,
+    title: 'A fault of the library',
+    cause: 'An invariant that the message names did not hold.',
+    remedy: 'Please report it with the message.',
+  },
+});
+
+/** A stable error code. */
+export type ErrorCode = keyof typeof CODES;
+
+/** What an error can carry besides its message. */
+export interface ErrorDetails {
+  /** The lower error that led here. */
+  cause?: unknown;
+  /** The errno as a positive or negative number; kept negative, as Node does. */
+  errno?: number;
+  /** The errno's name, such as `ENOSPC`. */
+  errnoName?: string;
+  /** Only for lost peers: true if the message may have been received nevertheless. */
+  ambiguous?: boolean;
+  /** Overrides the table's `retryable` where the case at hand is known better. */
+  retryable?: boolean;
+  /** Further measured facts: names of peers and channels, limits, sizes. Copied onto `details`. */
+  details?: Readonly<Record<string, unknown>>;
+}
+
+const BRAND = Symbol.for('millrace.error');
+
+interface Fields {
+  code: ErrorCode;
+  scope: ErrorScope;
+  retryable: boolean;
+  errno?: number;
+  errnoName?: string;
+  ambiguous?: boolean;
+  details: Readonly<Record<string, unknown>>;
+}
+
+function decorate(error: Error & Fields, code: ErrorCode, given: ErrorDetails | undefined): void {
+  const entry = CODES[code];
+  error.code = code;
+  error.scope = entry.scope;
+  error.retryable = given?.retryable ?? entry.retryable;
+  error.details = given?.details ?? {};
+  if (given?.errno !== undefined) error.errno = given.errno > 0 ? -given.errno : given.errno;
+  if (given?.errnoName !== undefined) error.errnoName = given.errnoName;
+  if (given?.ambiguous !== undefined) error.ambiguous = given.ambiguous;
+  Object.defineProperty(error, BRAND, { value: true });
+}
+
+const options = (given: ErrorDetails | undefined): ErrorOptions | undefined =>
+  given !== undefined && 'cause' in given ? { cause: given.cause } : undefined;
+
+/**
+ * The base of all errors of this library. `instanceof MillraceError` also holds for MillraceTypeError and
+ * MillraceRangeError, which extend TypeError and RangeError.
+ */
+export class MillraceError extends Error implements Fields {
+  /** Stable code; a row of docs/errors.md. */
+  declare code: ErrorCode;
+  /** The largest thing affected. */
+  declare scope: ErrorScope;
+  /** Whether the same call can succeed later. */
+  declare retryable: boolean;
+  /** Negative errno where a system call failed. */
+  declare errno?: number;
+  /** Name of the errno, such as `EMFILE`. */
+  declare errnoName?: string;
+  /** Set on lost peers: the message may have arrived. */
+  declare ambiguous?: boolean;
+  /** Measured facts behind the message. */
+  declare details: Readonly<Record<string, unknown>>;
+
+  /**
+   * @param code a row of CODES
+   * @param message what failed, on what, the exact cause, what to do
+   */
+  constructor(code: ErrorCode, message: string, given?: ErrorDetails) {
+    super(message, options(given));
+    this.name = 'MillraceError';
+    decorate(this, code, given);
+  }
+
+  /** True for every error of this library, from whichever copy of it. */
+  static override [Symbol.hasInstance](value: unknown): boolean {
+    // biome-ignore lint/complexity/noThisInStatic: a subclass must keep the ordinary rule
+    if (this !== MillraceError) return Function.prototype[Symbol.hasInstance].call(this, value);
+    return typeof value === 'object' && value !== null && BRAND in value;
+  }
+}
+
+/** A wrong argument or option: a TypeError with a code. */
+export class MillraceTypeError extends TypeError implements Fields {
+  declare code: ErrorCode;
+  declare scope: ErrorScope;
+  declare retryable: boolean;
+  declare errno?: number;
+  declare errnoName?: string;
+  declare ambiguous?: boolean;
+  declare details: Readonly<Record<string, unknown>>;
+
+  constructor(code: ErrorCode, message: string, given?: ErrorDetails) {
+    super(message, options(given));
+    this.name = 'MillraceTypeError';
+    decorate(this, code, given);
+  }
+}
+
+/** An argument or option out of range: a RangeError with a code. */
+export class MillraceRangeError extends RangeError implements Fields {
+  declare code: ErrorCode;
+  declare scope: ErrorScope;
+  declare retryable: boolean;
+  declare errno?: number;
+  declare errnoName?: string;
+  declare ambiguous?: boolean;
+  declare details: Readonly<Record<string, unknown>>;
+
+  constructor(code: ErrorCode, message: string, given?: ErrorDetails) {
+    super(message, options(given));
+    this.name = 'MillraceRangeError';
+    decorate(this, code, given);
+  }
+}
+
+/** Any error of this library. */
+export type AnyMillraceError = MillraceError | MillraceTypeError | MillraceRangeError;
