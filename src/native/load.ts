@@ -1,108 +1,113 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { familySync, MUSL } from 'detect-libc';
+import { MillraceError } from '../errors.js';
 import { NATIVE_ABI, type Native } from './binding.js';
 
-/** Why the addon could not be loaded. */
-export type NativeLoadReason = 'platform' | 'musl' | 'glibc' | 'missing' | 'abi' | 'broken';
+/** Why the addon could not be loaded: `details.reason` of the error that {@link loadNative} throws. */
+export type NativeLoadReason = 'platform' | 'musl' | 'glibc' | 'missing' | 'broken';
 
-/** Thrown by {@link loadNative}: says in plain words why, and what to do. `cause` is the loader's own error. */
-export class NativeLoadError extends Error {
-  override readonly name = 'NativeLoadError';
-  readonly code = 'ERR_NATIVE_LOAD';
-  constructor(
-    readonly reason: NativeLoadReason,
-    message: string,
-    options?: { cause?: unknown },
-  ) {
-    super(message, options);
-  }
+/** What the choice depends on; a test passes its own. */
+export interface Runtime {
+  platform: string;
+  arch: string;
+  /** The C library's family as detect-libc names it; null when it cannot be told. */
+  libc(): string | null;
 }
 
+const here: Runtime = { platform: process.platform, arch: process.arch, libc: familySync };
 let loaded: Native | undefined;
 
 /**
- * Loads the addon: the prebuilt one of this package, else one built from source in this tree. Cached per environment.
- * @throws NativeLoadError
+ * Loads the addon: the prebuilt one of this package, else the one that was built in this tree. Cached per environment.
+ * @throws MillraceError `ERR_NATIVE_LOAD` (with `details.reason`, see {@link NativeLoadReason}) or `ERR_NATIVE_ABI`
  */
 export function loadNative(): Native {
-  loaded ??= check(requireAddon());
+  loaded ??= checkAbi(requireAddon(here));
   return loaded;
 }
 
-/** The paths are literal so that bundlers see them; a switch, so that they take only what exists. */
-function requireAddon(): unknown {
-  const target = `${process.platform}-${process.arch}`;
+/**
+ * The paths are literal so that bundlers see them. The prebuilt addon comes first; `npm run build:native` removes a
+ * prebuilt one that is older than what it has built.
+ */
+export function requireAddon(runtime: Runtime): unknown {
+  const target = `${runtime.platform}-${runtime.arch}`;
   switch (target) {
-    case 'linux-x64': {
-      if (familySync() === MUSL) {
-        throw new NativeLoadError(
+    case 'linux-x64':
+      if (runtime.libc() === MUSL) {
+        throw failure(
           'musl',
-          'millrace has no addon for musl (Alpine): it is built for glibc. Use an image with glibc, such as node:20-bookworm-slim.',
+          'The addon of millrace is built for glibc, and this system has musl (Alpine). ' +
+            'Use an image with glibc, such as node:20-bookworm-slim.',
         );
       }
-      return attempt(
-        'linux-x64-glibc',
+      return firstOf(
+        ['prebuilds', 'linux-x64-glibc', 'millrace.node'],
         () => require('../../prebuilds/linux-x64-glibc/millrace.node'),
         () => require('../../build/Release/millrace.node'),
       );
-    }
     default:
-      throw new NativeLoadError(
-        'platform',
-        `millrace runs on linux-x64 (glibc); this is ${target}. There is no addon for it in the package.`,
-      );
+      throw failure('platform', `millrace runs on linux-x64 with glibc; this is ${target}.`);
   }
 }
 
-/** The development build wins where there is one: it is newer than what was copied to prebuilds/. */
-function attempt(name: string, prebuilt: () => unknown, built: () => unknown): unknown {
+function firstOf(path: string[], prebuilt: () => unknown, built: () => unknown): unknown {
   const root = join(__dirname, '..', '..');
   const files: [string, () => unknown][] = [
-    [join(root, 'prebuilds', name, 'millrace.node'), prebuilt],
+    [join(root, ...path), prebuilt],
     [join(root, 'build', 'Release', 'millrace.node'), built],
   ];
-  let failure: unknown;
+  let cause: unknown;
   for (const [file, load] of files) {
     try {
       return load();
     } catch (error) {
       if (existsSync(file)) throw explain(file, error);
-      failure ??= error;
+      cause ??= error;
     }
   }
-  throw new NativeLoadError(
+  throw failure(
     'missing',
-    `millrace's addon is missing: neither ${files[0]?.[0]} nor ${files[1]?.[0]} is there. ` +
-      'In a checkout, run "node scripts/build-native.mjs" (needs a C++ compiler, CMake and libibverbs-dev). ' +
-      'From the registry, install the package again: the addon is part of it and nothing is downloaded.',
-    { cause: failure },
+    `The addon of millrace is missing: there is neither ${files[0]![0]} nor ${files[1]![0]}. ` +
+      'In a checkout, run "npm run build:native" (needs a C++ compiler, CMake and libibverbs-dev). ' +
+      'An installed package contains it and downloads nothing, so install the package again.',
+    cause,
   );
 }
 
-/** Turns the dynamic linker's words into a reason. */
-function explain(file: string, error: unknown): NativeLoadError {
+/** Turns the dynamic loader's words into a reason. Exported for its test. */
+export function explain(file: string, error: unknown): MillraceError {
   const text = error instanceof Error ? error.message : String(error);
-  const missing = /version [`'](GLIBC(?:XX)?_[0-9.]+)' not found/.exec(text);
-  if (missing) {
-    return new NativeLoadError(
+  const version = /version [`'](GLIBC(?:XX)?_[0-9.]+)' not found/.exec(text)?.[1];
+  if (version !== undefined) {
+    return failure(
       'glibc',
-      `${file} needs ${missing[1]}, which this system's C library does not have: it is too old. ` +
-        'Use a newer distribution (Debian 11 or later), or build from source here.',
-      { cause: error },
+      `${file} needs ${version}, and the C library of this system is older. ` +
+        'Use a newer distribution, or build from source on this machine with "npm run build:native".',
+      error,
     );
   }
-  return new NativeLoadError('broken', `${file} exists but could not be loaded: ${text}`, { cause: error });
+  return failure('broken', `${file} is there, but could not be loaded: ${text}`, error);
 }
 
-function check(addon: unknown): Native {
-  const native = addon as Native;
+/** Refuses an addon whose tables have another layout. Exported for its test. */
+export function checkAbi(addon: unknown): Native {
+  const native = addon as Native | undefined;
   if (native?.abi !== NATIVE_ABI) {
-    throw new NativeLoadError(
-      'abi',
-      `millrace's addon has table layout ${native?.abi}, its JavaScript needs ${NATIVE_ABI}: they come from different ` +
-        'versions. Build again with "node scripts/build-native.mjs", or install the package again.',
+    throw new MillraceError(
+      'ERR_NATIVE_ABI',
+      `The addon has table layout ${native?.abi}, and the JavaScript of millrace needs ${NATIVE_ABI}: they come from ` +
+        'different versions. Install the package again, or run "npm run build:native" in a checkout.',
+      { details: { found: native?.abi, needed: NATIVE_ABI } },
     );
   }
   return native;
+}
+
+function failure(reason: NativeLoadReason, message: string, cause?: unknown): MillraceError {
+  return new MillraceError('ERR_NATIVE_LOAD', message, {
+    details: { reason },
+    ...(cause === undefined ? {} : { cause }),
+  });
 }
