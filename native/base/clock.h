@@ -1,0 +1,23 @@
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+
+namespace millrace::base {
+
+/** Monotonic time in nanoseconds. No system call on Linux (vDSO). Any thread. */
+inline uint64_t now_ns() {
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(ts.tv_nsec);
+}
+
+/** Wall-clock time in milliseconds since the epoch, with a fraction. Any thread. */
+inline double wall_ms() {
+  timespec ts;
+  clock_gettime(CLOCK_REALTIME, &ts);
+  return static_cast<double>(ts.tv_sec) * 1e3 + static_cast<double>(ts.tv_nsec) / 1e6;
+}
+
+}  // namespace millrace::base
