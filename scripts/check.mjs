@@ -1,0 +1,34 @@
+/**
+ * `npm run check`: the inner loop, about two minutes from scratch and far less when little changed. Lint, directions,
+ * types, the plain C++ tests (incremental) and the unit tests. It installs nothing; `npm test` does.
+ */
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import { modulesAreCurrent, root, say } from './setup.mjs';
+
+if (process.argv.includes('--help') || process.argv.includes('-h')) {
+  say(
+    'Usage: npm run check\nLint, dependency directions, types, C++ tests and unit tests. `npm test` is all of it.',
+  );
+  process.exit(0);
+}
+if (!modulesAreCurrent()) {
+  say(
+    'node_modules is missing or is not what package-lock.json says: run npm ci --ignore-scripts (or npm test).',
+  );
+  process.exit(1);
+}
+const args = [
+  join(root, 'scripts', 'test.mjs'),
+  '--no-build',
+  'lint',
+  'directions',
+  'types',
+  'native',
+  'unit',
+];
+const result = spawnSync(process.execPath, args, {
+  stdio: 'inherit',
+  env: { ...process.env, MILLRACE_NO_APT: '1' },
+});
+process.exit(result.status ?? 1);
