@@ -166,7 +166,8 @@ export function run(command, args, options = {}) {
     }
     const child = spawn(command, args, {
       cwd: options.cwd ?? root,
-      env: { ...process.env, ...options.env },
+      // Logs and reports are read as text.
+      env: { ...process.env, NO_COLOR: '1', FORCE_COLOR: undefined, ...options.env },
       stdio: ['ignore', 'pipe', 'pipe'],
       detached: true,
     });

@@ -127,7 +127,7 @@ async function nativeTests(context, folder, sanitize, env) {
   return total;
 }
 
-/** Runs one project of vitest.config.ts and counts from its JSON report. */
+/** Runs one project of vitest.config.mts and counts from its JSON report. */
 async function vitest(context, project, extra = []) {
   const report = join(root, 'build', 'logs', `${project}.json`);
   rmSync(report, { force: true });
