@@ -12,8 +12,13 @@ export const root = dirname(dirname(fileURLToPath(import.meta.url)));
 /** The folder of what every suite printed. */
 export const logs = join(root, 'build', 'logs');
 
+let out = process.stdout;
+/** Sends what this file prints to another stream (standard error, when standard output is for JSON). */
+export const routeTo = (stream) => {
+  out = stream;
+};
 /** Prints one line. */
-export const say = (text = '') => process.stdout.write(`${text}\n`);
+export const say = (text = '') => out.write(`${text}\n`);
 
 /** '12.3 s' or '2 min 05 s'. */
 export function duration(ms) {
@@ -177,7 +182,7 @@ export function run(command, args, options = {}) {
     let timedOut = false;
     const take = (chunk) => {
       if (fd !== undefined) writeSync(fd, chunk);
-      if (options.show) process.stdout.write(chunk);
+      if (options.show) out.write(chunk);
       chunks.push(chunk);
       size += chunk.length;
       while (size > 4 << 20 && chunks.length > 1) size -= chunks.shift().length;
@@ -215,7 +220,7 @@ export function run(command, args, options = {}) {
 
 /** Runs a set-up step: one line on success, the tail of its output on failure. */
 async function step(title, command, args, options) {
-  process.stdout.write(`  ${title} ... `);
+  out.write(`  ${title} ... `);
   const result = await run(command, args, { ...options, show: false });
   say(result.code === 0 ? `ok (${duration(result.ms)})` : `FAILED (${duration(result.ms)})`);
   if (result.code !== 0) {

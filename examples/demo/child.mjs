@@ -1,0 +1,28 @@
+/** What the demo's processes share: the clock, and how they end. */
+
+/** Milliseconds since the epoch with microseconds behind the point; comparable between processes of one host. */
+export const now = () => performance.timeOrigin + performance.now();
+
+/** Reports to the process that started this one; resolves when the message is on its way. */
+export const tell = (message) =>
+  new Promise((resolve) => {
+    if (process.connected) process.send(message, () => resolve());
+    else resolve();
+  });
+
+/**
+ * Runs `leave` once when this process is asked to end: Ctrl-C, a TERM signal, or the death of its parent. Then exits.
+ */
+export function endCleanly(leave) {
+  let ending = false;
+  const end = async (code) => {
+    if (ending) return;
+    ending = true;
+    await leave().catch((error) => console.error(error));
+    process.exit(code);
+  };
+  process.on('SIGINT', () => end(130));
+  process.on('SIGTERM', () => end(143));
+  process.on('disconnect', () => end(1));
+  return end;
+}

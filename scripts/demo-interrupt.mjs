@@ -1,0 +1,75 @@
+/**
+ * A test of the demo's other end: Ctrl-C in the middle, and the death of the process that started the others. After
+ * both nothing may be left, no process and no file in shared memory. Exit code 0 if so.
+ */
+import { spawn } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { root, say } from './setup.mjs';
+
+const base = process.env.MILLRACE_SHM_DIR ?? (process.platform === 'linux' ? '/dev/shm' : tmpdir());
+
+/** The live processes of a process group. */
+const inGroup = (group) =>
+  readdirSync('/proc').filter((pid) => {
+    if (!/^\d+$/.test(pid)) return false;
+    try {
+      const [state, , pgrp] = readFileSync(`/proc/${pid}/stat`, 'utf8')
+        .replace(/^.*\) /s, '')
+        .split(' ');
+      return Number(pgrp) === group && state !== 'Z';
+    } catch {
+      return false;
+    }
+  });
+
+/** Polls a condition until it holds; the deadline is for a broken run only. */
+async function until(condition, ms = 20_000) {
+  const end = Date.now() + ms;
+  while (Date.now() < end) {
+    if (condition()) return true;
+    await sleep(20);
+  }
+  return condition();
+}
+
+async function interrupted(title, strike, expected) {
+  const folder = mkdtempSync(join(base, 'd-'));
+  const child = spawn(process.execPath, ['examples/demo/run.mjs', '--seconds', '60'], {
+    cwd: root,
+    env: { ...process.env, MILLRACE_SHM_DIR: folder },
+    stdio: ['ignore', 'pipe', 'inherit'],
+    detached: true,
+  });
+  let text = '';
+  child.stdout.on('data', (chunk) => {
+    text += chunk;
+  });
+  const ended = new Promise((resolve) => child.on('exit', (code, signal) => resolve(signal ?? code)));
+  const live = await until(() => text.includes('received:') || child.exitCode !== null);
+  strike(child.pid);
+  const outcome = await Promise.race([ended, sleep(15_000, 'still running')]);
+  await until(() => inGroup(child.pid).length === 0);
+  const processes = inGroup(child.pid);
+  await until(() => readdirSync(folder).length === 0, 5_000);
+  const files = readdirSync(folder, { recursive: true });
+  const ok = live && outcome === expected && processes.length === 0 && files.length === 0;
+  say(
+    `${ok ? 'ok    ' : 'FAILED'} ${title}: ended with ${outcome}, ${processes.length} processes and ${files.length} files left`,
+  );
+  for (const name of files) say(`         ${name}`);
+  if (!ok) say(text);
+  if (processes.length > 0) process.kill(-child.pid, 'SIGKILL');
+  rmSync(folder, { recursive: true, force: true });
+  return ok;
+}
+
+const results = [
+  // A terminal sends Ctrl-C to the whole group.
+  await interrupted('Ctrl-C', (pid) => process.kill(-pid, 'SIGINT'), 130),
+  await interrupted('a TERM signal', (pid) => process.kill(pid, 'SIGTERM'), 143),
+  await interrupted('the death of the starter', (pid) => process.kill(pid, 'SIGKILL'), 'SIGKILL'),
+];
+process.exitCode = results.every(Boolean) ? 0 : 1;
