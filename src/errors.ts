@@ -212,6 +212,56 @@ export const CODES = define({
     remedy: "Use 'msgpackr', 'bytes', 'json', struct({...}) or custom({...}).",
   },
 
+  ERR_CODEC_VALUE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A codec does not support a value',
+    cause: 'The value, or a part of it, has no form in this codec: a symbol, a cycle, a string given to bytes, a missing struct field, an extension type registered with msgpackr itself.',
+    remedy: 'Publish a value that the codec supports (docs/codecs.md has the table), or use custom({ name, encode, decode }).',
+  },
+  ERR_CODEC_RANGE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A value does not fit its field',
+    cause: 'A field of a struct is out of the range of its type, or longer than the layout allows; the message names field, type and range.',
+    remedy: 'Publish a value within the range, or give the field a wider type in both programs.',
+  },
+  ERR_CODEC_REENTRANT: {
+    scope: 'operation',
+    retryable: false,
+    title: 'An encoder was used while it was encoding',
+    cause: 'A getter, a toJSON or a custom codec encoded again with the encoder that was calling it.',
+    remedy: 'Publish after the encoder has returned. Nothing was written and no definition was kept.',
+  },
+  ERR_CODEC_MALFORMED: {
+    scope: 'operation',
+    retryable: false,
+    title: 'Bytes do not follow the codec',
+    cause: 'The payload ends in the middle of a value, goes on after it, or has something that the codec never writes.',
+    remedy: 'Check that both programs use the same version and codec; the message was counted and skipped.',
+  },
+  ERR_CODEC_LIMIT: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A payload exceeds a limit of the decoder',
+    cause: 'It has more bytes, deeper nesting or more record definitions than the limit that the message states.',
+    remedy: 'Publish flatter or smaller values. Cyclic values never end and always exceed the depth.',
+  },
+  ERR_CODEC_DEFINITION: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A record definition is missing or contradicts an earlier one',
+    cause: 'A payload refers to a record that its publisher has not defined, or a publisher defined the same number twice with different fields.',
+    remedy: 'Report it if both programs use this library: definitions are sent before the messages that need them.',
+  },
+  ERR_SCHEMA_TRANSFORM: {
+    scope: 'channel',
+    retryable: false,
+    title: 'A schema that changes values needs every value validated',
+    cause: "The schema's output differs from the value that was given (a default, a coercion, a transformation), and validate is 'first', so later values would pass unchanged.",
+    remedy: "Use validate: 'all', or a schema that only checks.",
+  },
+
   // ---- cluster -----------------------------------------------------------------------------------------------------
   ERR_DOMAIN_NAME: {
     scope: 'member',
