@@ -3,6 +3,7 @@
  * Dependency-free, so that it works on a fresh clone.
  */
 import { spawn } from 'node:child_process';
+import { demoOptions } from '../examples/demo/options.mjs';
 import {
   BUILD_TOOLS,
   buildNative,
@@ -21,7 +22,7 @@ const HELP = `Usage: npm run demo -- [--file FILE] [--seconds N] [--json] [--yes
 One process publishes this host's readings (CPU, memory, network, ten times a second) and the lines of a file; three
 others subscribe, one of them by pattern. Ends by itself with a table of what each got and how long it was under way.
   --file FILE   whose lines are published (default: a licence text that Debian installs)
-  --seconds N   how long (default 5)
+  --seconds N   how long, 1 to 3600 (default 5)
   --json        print the result as JSON, and the set-up on standard error
   --yes         install missing Debian packages with sudo (root does so without being asked)
 Environment: MILLRACE_NO_APT=1 never runs apt-get, and prints the line to run instead.
@@ -35,6 +36,8 @@ if (argv.includes('--help') || argv.includes('-h')) {
 if (argv.includes('--json')) routeTo(process.stderr);
 const yes = argv.includes('--yes') || argv.includes('-y');
 const rest = argv.filter((arg) => arg !== '--yes' && arg !== '-y');
+
+demoOptions(rest);
 
 const started = Date.now();
 const plan = planSetup({ tools: BUILD_TOOLS, yes });

@@ -235,14 +235,19 @@ const demo = (context) =>
 export const SUITES = [
   {
     name: 'lint',
-    title: 'format and lint (Biome, clang-format)',
+    title: 'format and lint of TypeScript, JavaScript, JSON (Biome)',
+    tools: [],
+    limit: 5,
+    run: (context) =>
+      checks(context, [['biome', bin('biome'), ['ci', '--max-diagnostics=60', '--error-on-warnings']]]),
+  },
+  {
+    name: 'lint-native',
+    title: 'format of C++ (clang-format 14)',
     tools: ['clang-format'],
     limit: 5,
     run: (context) =>
-      checks(context, [
-        ['biome', bin('biome'), ['ci', '--max-diagnostics=60', '--error-on-warnings']],
-        ['clang-format', clangFormat(), ['--dry-run', '-Werror', ...nativeSources()]],
-      ]),
+      checks(context, [['clang-format', clangFormat(), ['--dry-run', '-Werror', ...nativeSources()]]]),
   },
   {
     name: 'directions',
@@ -268,6 +273,7 @@ export const SUITES = [
       checks(context, [
         ['src', node, ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.json', '--noEmit']],
         ['tests', node, ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.test.json']],
+        ['examples', node, ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.examples.json']],
       ]),
   },
   {

@@ -6,8 +6,8 @@ export const now = () => performance.timeOrigin + performance.now();
 /** Reports to the process that started this one; resolves when the message is on its way. */
 export const tell = (message) =>
   new Promise((resolve) => {
-    if (process.connected) process.send(message, () => resolve());
-    else resolve();
+    if (process.send && process.connected) process.send(message, resolve);
+    else resolve(null);
   });
 
 /**

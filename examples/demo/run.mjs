@@ -4,10 +4,9 @@
  * Exit code 0 if nothing was lost or out of order, 1 otherwise, 2 for a wrong argument, 130 after Ctrl-C.
  */
 import { fork } from 'node:child_process';
-import { accessSync, constants, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { demoOptions } from './options.mjs';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const SUBSCRIBERS = [
@@ -15,45 +14,12 @@ const SUBSCRIBERS = [
   { name: 'reader', topics: ['file.lines'] },
   { name: 'archive', topics: ['host.cpu', 'host.memory', 'host.network', 'file.lines'] },
 ];
-/** Files of every Debian machine, the longest first. */
-const FILES = ['/usr/share/common-licenses/GPL-3', '/usr/share/common-licenses/Apache-2.0', '/etc/services'];
-
-function usage(problem) {
-  console.error(`${problem}\nusage: npm run demo -- [--file FILE] [--seconds N] [--json]`);
-  process.exit(2);
-}
-
-const readable = (path) => {
-  try {
-    accessSync(path, constants.R_OK);
-    return statSync(path).isFile();
-  } catch {
-    return false;
-  }
-};
-
-let options;
-try {
-  options = parseArgs({
-    options: {
-      file: { type: 'string' },
-      seconds: { type: 'string', default: '5' },
-      json: { type: 'boolean', default: false },
-    },
-  }).values;
-} catch (error) {
-  usage(error.message);
-}
-const seconds = Number(options.seconds);
-if (!(seconds > 0 && seconds <= 3600))
-  usage(`--seconds takes a number from 1 to 3600, not '${options.seconds}'`);
-const file = options.file ?? FILES.find(readable) ?? fileURLToPath(import.meta.url);
-if (!readable(file)) usage(`${file} cannot be read`);
+const { file, seconds, json } = demoOptions(process.argv.slice(2));
 
 // A domain of its own, so that two demos on one machine don't hear each other.
 const domain = `demo-${process.pid}-${Math.random().toString(36).slice(2, 8)}`;
 const say = (text) => {
-  if (!options.json) console.log(text);
+  if (!json) console.log(text);
 };
 
 const children = [];
@@ -149,7 +115,7 @@ const rows = SUBSCRIBERS.flatMap(({ name, topics }) =>
 );
 const ok = rows.every((row) => row.sent > 0 && row.lost === 0 && row.outOfOrder === 0);
 
-if (options.json) {
+if (json) {
   console.log(JSON.stringify({ ok, domain, file, seconds, rows }, null, 2));
 } else {
   const head = ['subscriber', 'channel', 'sent', 'received', 'lost', 'out of order', 'p50 us', 'p99 us'];
