@@ -1,0 +1,219 @@
+#include <errno.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "addon/arguments.h"
+#include "addon/calls.h"
+#include "addon/errors.h"
+#include "transport/member.h"
+
+namespace millrace::addon {
+namespace {
+
+constexpr int64_t kMaxSafeInteger = (int64_t{1} << 53) - 1;
+constexpr int64_t kMaxUint32 = std::numeric_limits<uint32_t>::max();
+
+Napi::Value failed(Arguments& arguments, const base::Status& status) {
+  throw_status(arguments.env(), status);
+  return {};
+}
+
+transport::MemberOptions read_options(Arguments& arguments) {
+  transport::MemberOptions options;
+  const Napi::Object object = arguments.object(0, "options");
+  if (!arguments.ok()) return options;
+  options.device = arguments.text(object, "device");
+  options.folder = arguments.text(object, "folder");
+  options.incarnation =
+      static_cast<uint64_t>(arguments.integer(object, "incarnation", 1, kMaxSafeInteger));
+  options.slot_bytes = static_cast<uint32_t>(arguments.integer(object, "slotBytes", 1, kMaxUint32));
+  options.slots = static_cast<uint32_t>(arguments.integer(object, "slots", 1, kMaxUint32));
+  options.max_slots = static_cast<uint32_t>(arguments.integer(object, "maxSlots", 1, kMaxUint32));
+  // Offsets in the arena are int32 in the rows.
+  options.arena_bytes = static_cast<uint64_t>(
+      arguments.integer(object, "arenaBytes", 1, std::numeric_limits<int32_t>::max()));
+  const Napi::Object faults = arguments.optional_object(object, "faults");
+  if (!arguments.ok() || faults.IsEmpty()) return options;
+  verbs::FaultPlan plan;
+  plan.seed = static_cast<uint64_t>(arguments.integer(faults, "seed", 0, kMaxSafeInteger));
+  plan.error = arguments.number(faults, "error", 0, 1, 0);
+  plan.ambiguous = arguments.number(faults, "ambiguous", 0, 1, 0);
+  plan.delay = arguments.number(faults, "delay", 0, 1, 0);
+  plan.rnr = arguments.number(faults, "rnr", 0, 1, 0);
+  plan.dead_srq = arguments.number(faults, "deadSrq", 0, 1, 0);
+  plan.max_delay_polls = static_cast<uint32_t>(
+      arguments.number(faults, "maxDelayPolls", 1, 1 << 20, plan.max_delay_polls));
+  options.faults = plan;
+  return options;
+}
+
+}  // namespace
+
+Napi::Value open(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "open");
+  const transport::MemberOptions options = read_options(arguments);
+  if (!arguments.ok()) return {};
+  base::Result<std::unique_ptr<transport::Member>> member = transport::Member::create(options);
+  if (!member.ok()) return failed(arguments, member.status());
+  const int32_t handle = arguments.environment().add(std::make_unique<OpenMember>(member.take()));
+  if (handle == 0) {
+    return failed(arguments,
+                  base::Status::error(EMFILE, "open member",
+                                      "4095 members are open in this thread; close some"));
+  }
+  return Napi::Number::New(info.Env(), handle);
+}
+
+Napi::Value close(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "close");
+  const auto handle = static_cast<int32_t>(arguments.integer(0, "handle", INT32_MIN, INT32_MAX));
+  if (!arguments.ok()) return {};
+  const std::unique_ptr<OpenMember> member = arguments.environment().remove(handle);
+  if (member != nullptr) member->close(info.Env());
+  return info.Env().Undefined();
+}
+
+Napi::Value buffers(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "buffers");
+  OpenMember* open = arguments.member();
+  if (open == nullptr) return {};
+  return {info.Env(), open->buffers.get(info.Env())};
+}
+
+Napi::Value offer(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "offer");
+  OpenMember* open = arguments.member();
+  if (open == nullptr) return {};
+  base::Result<transport::Offer> offer = open->member->offer();
+  if (!offer.ok()) return failed(arguments, offer.status());
+  const transport::Offer& made = offer.value();
+  open->peers = std::max(open->peers, made.peer + 1);
+  Napi::Object result = Napi::Object::New(info.Env());
+  Napi::Uint8Array bytes = Napi::Uint8Array::New(info.Env(), made.bytes.size());
+  if (bytes.IsEmpty()) return {};
+  std::copy(made.bytes.begin(), made.bytes.end(), bytes.Data());
+  result.Set("peer", made.peer);
+  result.Set("offer", bytes);
+  return result;
+}
+
+Napi::Value connect(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "connect");
+  OpenMember* open = arguments.member();
+  const auto peer = static_cast<uint32_t>(arguments.integer(1, "peer", 0, kMaxUint32));
+  const int64_t incarnation = arguments.integer(2, "incarnation", 1, kMaxSafeInteger);
+  const std::span<uint8_t> blob = arguments.bytes(3, "offer");
+  if (!arguments.ok()) return {};
+  const base::Status status = open->member->connect(peer, static_cast<uint64_t>(incarnation), blob);
+  if (!status.ok()) return failed(arguments, status);
+  return info.Env().Undefined();
+}
+
+Napi::Value disconnect(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "disconnect");
+  OpenMember* open = arguments.member();
+  const auto peer = static_cast<uint32_t>(arguments.integer(1, "peer", 0, kMaxUint32));
+  if (!arguments.ok()) return {};
+  open->member->disconnect(peer);
+  return info.Env().Undefined();
+}
+
+Napi::Value open_lane(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "openLane");
+  OpenMember* open = arguments.member();
+  if (open == nullptr) return {};
+  const base::Result<uint32_t> lane = open->member->open_lane();
+  if (!lane.ok()) return failed(arguments, lane.status());
+  return Napi::Number::New(info.Env(), lane.value());
+}
+
+Napi::Value close_lane(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "closeLane");
+  OpenMember* open = arguments.member();
+  const auto lane = static_cast<uint32_t>(arguments.integer(1, "lane", 0, kMaxUint32));
+  if (!arguments.ok()) return {};
+  const base::Status status = open->member->close_lane(lane);
+  if (!status.ok()) return failed(arguments, status);
+  return info.Env().Undefined();
+}
+
+Napi::Value watch(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "watch");
+  OpenMember* open = arguments.member();
+  const Napi::Function callback = arguments.function(1, "onReadable");
+  if (!arguments.ok()) return {};
+  if (open->watcher != nullptr) {
+    return failed(arguments,
+                  base::Status::error(EBUSY, "watch", "this handle has a watcher already"));
+  }
+  base::Result<std::unique_ptr<Watcher>> watcher =
+      make_watcher(arguments.environment(), open->member->fd(), callback);
+  if (!watcher.ok()) return failed(arguments, watcher.status());
+  open->watcher = watcher.take();
+  return info.Env().Undefined();
+}
+
+namespace {
+
+/** sleep and ref, which both need the watcher. */
+template <class Apply>
+Napi::Value with_watcher(const Napi::CallbackInfo& info, const char* call, Apply apply) {
+  Arguments arguments(info, call);
+  OpenMember* open = arguments.member();
+  const bool on = arguments.boolean(1, "on");
+  if (!arguments.ok()) return {};
+  if (open->watcher == nullptr) {
+    return failed(arguments, base::Status::error(EINVAL, call, "call watch first"));
+  }
+  const base::Status status = apply(*open->watcher, on);
+  if (!status.ok()) return failed(arguments, status);
+  return info.Env().Undefined();
+}
+
+}  // namespace
+
+Napi::Value sleep(const Napi::CallbackInfo& info) {
+  return with_watcher(info, "sleep", [](Watcher& watcher, bool on) { return watcher.watch(on); });
+}
+
+Napi::Value ref(const Napi::CallbackInfo& info) {
+  return with_watcher(info, "ref", [](Watcher& watcher, bool on) {
+    watcher.ref(on);
+    return base::Status::success();
+  });
+}
+
+Napi::Value tunnel(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "tunnel");
+  OpenMember* open = arguments.member();
+  const auto peer = static_cast<uint32_t>(arguments.integer(1, "peer", 0, kMaxUint32));
+  const std::span<uint8_t> message = arguments.bytes(2, "message");
+  if (!arguments.ok()) return {};
+  open->member->tunnel(peer, message);
+  return info.Env().Undefined();
+}
+
+Napi::Value resources(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "resources");
+  OpenMember* open = arguments.member();
+  if (open == nullptr) return {};
+  const transport::Resources held = open->member->resources();
+  Napi::Object result = Napi::Object::New(info.Env());
+  result.Set("pds", held.pds);
+  result.Set("xrcds", held.xrcds);
+  result.Set("srqs", held.srqs);
+  result.Set("cqs", held.cqs);
+  result.Set("qps", held.qps);
+  result.Set("mrs", held.mrs);
+  result.Set("lanes", held.lanes);
+  result.Set("slots", held.slots);
+  result.Set("slotBytes", held.slot_bytes);
+  result.Set("inboxBytes", static_cast<double>(held.inbox_bytes));
+  result.Set("arenaBytes", static_cast<double>(held.arena_bytes));
+  result.Set("backlogBytes", static_cast<double>(held.backlog_bytes));
+  result.Set("peers", held.peers);
+  return result;
+}
+
+}  // namespace millrace::addon

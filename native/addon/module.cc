@@ -1,0 +1,74 @@
+#include <napi.h>
+
+#include "addon/calls.h"
+#include "addon/environment.h"
+#include "transport/member.h"
+
+namespace millrace::addon {
+namespace {
+
+/** Written once more in src/native/binding.ts (NATIVE_ABI), and compared at load time. */
+constexpr int kAbi = 1;
+
+static_assert(transport::kSendRows == 4096 && transport::kSendStride == 4 &&
+                  transport::kEventRows == 1024 && transport::kEventStride == 8 &&
+                  transport::kMaxPeers == 1024 && transport::kPeerStride == 8 &&
+                  transport::kCounters == 32,
+              "binding.ts states these; a change needs a new kAbi");
+
+void add_hot(napi_env env, napi_value exports, const char* name, napi_callback callback,
+             Environment* environment) {
+  napi_value function;
+  napi_create_function(env, name, NAPI_AUTO_LENGTH, callback, environment, &function);
+  napi_set_named_property(env, exports, name, function);
+}
+
+Napi::Object initialise(Napi::Env env, Napi::Object exports) {
+  Environment* environment = Environment::create(env);
+  if (environment == nullptr) {
+    Napi::Error::New(env, "the environment's state could not be made").ThrowAsJavaScriptException();
+    return exports;
+  }
+  exports.Set("abi", kAbi);
+  add_hot(env, exports, "flush", flush, environment);
+  add_hot(env, exports, "poll", poll, environment);
+  add_hot(env, exports, "arm", arm, environment);
+
+  using Call = Napi::Value (*)(const Napi::CallbackInfo&);
+  const struct {
+    const char* name;
+    Call call;
+  } calls[] = {
+      {"open", open},
+      {"close", close},
+      {"buffers", buffers},
+      {"offer", offer},
+      {"connect", connect},
+      {"disconnect", disconnect},
+      {"openLane", open_lane},
+      {"closeLane", close_lane},
+      {"watch", watch},
+      {"sleep", sleep},
+      {"ref", ref},
+      {"tunnel", tunnel},
+      {"resources", resources},
+      {"lockPresence", lock_presence},
+      {"isPresent", is_present},
+      {"unlockPresence", unlock_presence},
+      {"memlockLimit", memlock_limit},
+      {"cleanFabric", clean_fabric},
+  };
+  for (const auto& entry : calls) {
+    exports.Set(entry.name, Napi::Function::New(env, entry.call, entry.name, environment));
+  }
+  return exports;
+}
+
+}  // namespace
+}  // namespace millrace::addon
+
+// The macro defines functions in the global namespace and wants the name of one.
+static Napi::Object millrace_initialise(Napi::Env env, Napi::Object exports) {
+  return millrace::addon::initialise(env, exports);
+}
+NODE_API_MODULE(millrace, millrace_initialise)

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "addon/shared_buffers.h"
+#include "addon/watcher.h"
+#include "transport/member.h"
+
+namespace millrace::addon {
+
+/** One open handle: the transport's member and what JavaScript sees of it. */
+class OpenMember {
+ public:
+  explicit OpenMember(std::unique_ptr<transport::Member> opened)
+      : member(std::move(opened)), buffers(member->buffers()) {}
+
+  /** The watcher lets go of the descriptor first, then the views are cut off, then the member
+   * closes. */
+  void close(napi_env env) {
+    if (watcher != nullptr) watcher->close();
+    buffers.detach(env);
+    member->close();
+  }
+
+  /** For the process's exit: closes without a call into Node-API. Only leaking it may follow. */
+  void abandon() {
+    if (watcher != nullptr) watcher->abandon();
+    member->close();
+  }
+
+  std::unique_ptr<transport::Member> member;
+  SharedBuffers buffers;
+  std::unique_ptr<Watcher> watcher;
+  /** One more than the highest peer index that was ever given out. */
+  uint32_t peers = 0;
+};
+
+}  // namespace millrace::addon
