@@ -49,6 +49,24 @@ export const EVENT = {
   DRAINED: 6,
 } as const;
 
+/** Reasons in a PEER_FAULT row. */
+export const FAULT = {
+  /** A frame whose header is not valid; the peer is -1 where the sender can't be told. */
+  HEADER: 1,
+  /** A frame whose records don't add up; they were dropped. */
+  RECORDS: 2,
+  /** A frame out of order, or a count that goes backwards; the frame was dropped. */
+  ORDER: 3,
+  /** Our own row of `sends` was not valid (bounds, alignment, lane, records); it was dropped. */
+  ROW: 4,
+  /** A record is larger than this peer's slots; it was dropped. */
+  TOO_LARGE: 5,
+  /** This peer's inbox failed again and again without progress: nothing more is sent to it. */
+  REFUSED: 6,
+  /** A tunnel message that is not valid. */
+  TUNNEL: 7,
+} as const;
+
 /** States in a LANE row. */
 export const LANE_STATE = { UP: 0, DOWN: 1, REARMED: 2 } as const;
 
@@ -84,6 +102,12 @@ export const COUNTER = {
   WAKEUPS: 14,
   BYTES_SENT: 15,
   BYTES_RECEIVED: 16,
+  /**
+   * The one that JavaScript writes, before `flush`: the cumulative arena position below which nothing is needed any
+   * more once this flush is done; usually the head. Negative, as at the start: the end of the last row seen, so that
+   * all rows of one record must be in one flush.
+   */
+  ARENA_RELEASE: 17,
 } as const;
 /** `counters`: length of the table. */
 export const COUNTER_COUNT = 32;
@@ -95,7 +119,7 @@ export const PEER_ROWS = 1024;
 
 /** Columns of a row in `peers`. */
 export const PEER = {
-  /** Cumulative rows for this peer whose WRs completed, i.e. that are in its inbox. */
+  /** Cumulative rows, all of them up to this count are in this peer's inbox (a prefix, over all lanes). */
   COMPLETED: 0,
   /** Cumulative rows for this peer that were handed to `flush`. */
   ACCEPTED: 1,
@@ -132,7 +156,7 @@ export interface OpenOptions {
   folder: string;
   /** The member's incarnation: an integer in 1..2^53-1 that is never used again. */
   incarnation: number;
-  /** Bytes of an inbox slot, a multiple of 64: the limit of a frame. */
+  /** Bytes of an inbox slot, a multiple of 8 in 256..1 MiB: the limit of a frame. */
   slotBytes: number;
   /** Slots to start with. */
   slots: number;
