@@ -22,7 +22,8 @@ export interface CodeEntry {
   readonly remedy: string;
 }
 
-const define = <T extends Record<string, CodeEntry>>(table: T): { readonly [K in keyof T]: CodeEntry } => table;
+const define = <T extends Record<string, CodeEntry>>(table: T): { readonly [K in keyof T]: CodeEntry } =>
+  table;
 
 /** The code table. Sorted by area: arguments, life cycle, sending, receiving, codecs, cluster, native. */
 export const CODES = define({
@@ -38,7 +39,8 @@ export const CODES = define({
     scope: 'operation',
     retryable: false,
     title: 'An option has a value of the wrong kind or out of range',
-    cause: 'The value is not of the type that the option takes, or lies outside the range that the message states.',
+    cause:
+      'The value is not of the type that the option takes, or lies outside the range that the message states.',
     remedy: 'Pass a value within the stated type and range.',
   },
   ERR_INVALID_ARGUMENT: {
@@ -67,7 +69,8 @@ export const CODES = define({
     scope: 'operation',
     retryable: false,
     title: 'A channel was opened again with other options',
-    cause: 'The same name in one member is one channel object, and its options were already decided by an earlier call.',
+    cause:
+      'The same name in one member is one channel object, and its options were already decided by an earlier call.',
     remedy: 'Open the channel once and share it, or pass the same options. The message shows both sets.',
   },
 
@@ -127,28 +130,34 @@ export const CODES = define({
     scope: 'operation',
     retryable: true,
     title: 'A message was refused',
-    cause: "A subscriber with overflow 'wait' is full, and so is the publisher's queue for it (maxQueueBytes), for longer than maxWait.",
-    remedy: 'Wait with whenWritable(), raise maxQueueBytes, or let the slow subscriber choose a policy that drops.',
+    cause:
+      "A subscriber with overflow 'wait' is full, and so is the publisher's queue for it (maxQueueBytes), for longer than maxWait.",
+    remedy:
+      'Wait with whenWritable(), raise maxQueueBytes, or let the slow subscriber choose a policy that drops.',
   },
   ERR_MESSAGE_TOO_LARGE: {
     scope: 'operation',
     retryable: false,
     title: 'A message is larger than a slot',
-    cause: 'The encoded payload exceeds the limit that the message states (slotBytes - 64 - 32, rounded down to 8).',
-    remedy: 'Join with a larger slotBytes (up to 1 MiB) on the publisher and the subscribers, or split the message.',
+    cause:
+      'The encoded payload exceeds the limit that the message states (slotBytes - 64 - 32, rounded down to 8).',
+    remedy:
+      'Join with a larger slotBytes (up to 1 MiB) on the publisher and the subscribers, or split the message.',
   },
   ERR_PEER_LOST: {
     scope: 'operation',
     retryable: true,
     title: 'A peer was lost while a message was on its way',
-    cause: "The peer left or died before the message was known to be in its inbox; `ambiguous` says whether it may have received it.",
+    cause:
+      'The peer left or died before the message was known to be in its inbox; `ambiguous` says whether it may have received it.',
     remedy: 'Publish again if a duplicate does no harm.',
   },
   ERR_REENTRANT_ENCODE: {
     scope: 'operation',
     retryable: false,
     title: 'A codec published while it was encoding',
-    cause: 'An encoder, a getter or a toJSON called next(), offer() or publish() of the same member while a message was being written.',
+    cause:
+      'An encoder, a getter or a toJSON called next(), offer() or publish() of the same member while a message was being written.',
     remedy: 'Publish after the encoder has returned.',
   },
 
@@ -158,13 +167,15 @@ export const CODES = define({
     retryable: false,
     title: 'Messages are missing',
     cause: 'failOnGap() saw a gap: the message says from which publisher, which sequence numbers and why.',
-    remedy: "Subscribe with overflow 'wait', use replay, or leave failOnGap() out and handle gaps from messages$.",
+    remedy:
+      "Subscribe with overflow 'wait', use replay, or leave failOnGap() out and handle gaps from messages$.",
   },
   ERR_CODEC_MISMATCH: {
     scope: 'channel',
     retryable: false,
     title: 'A peer uses another codec on this channel',
-    cause: 'The codec, or the layout of a struct codec, that the peer announced differs from the one this channel was opened with.',
+    cause:
+      'The codec, or the layout of a struct codec, that the peer announced differs from the one this channel was opened with.',
     remedy: 'Open the channel with the same codec in both programs. Nothing of that peer is decoded.',
   },
   ERR_SCHEMA_MISMATCH: {
@@ -187,8 +198,10 @@ export const CODES = define({
     scope: 'operation',
     retryable: false,
     title: 'A message could not be decoded',
-    cause: 'The bytes do not follow the codec, refer to an unknown definition, or exceed a limit of bytes, depth or records.',
-    remedy: 'Check that the publisher uses the same library version and codec; the message was counted and skipped.',
+    cause:
+      'The bytes do not follow the codec, refer to an unknown definition, or exceed a limit of bytes, depth or records.',
+    remedy:
+      'Check that the publisher uses the same library version and codec; the message was counted and skipped.',
   },
   ERR_SCHEMA: {
     scope: 'operation',
@@ -216,14 +229,17 @@ export const CODES = define({
     scope: 'operation',
     retryable: false,
     title: 'A codec does not support a value',
-    cause: 'The value, or a part of it, has no form in this codec: a symbol, a cycle, a string given to bytes, a missing struct field, an extension type registered with msgpackr itself.',
-    remedy: 'Publish a value that the codec supports (docs/codecs.md has the table), or use custom({ name, encode, decode }).',
+    cause:
+      'The value, or a part of it, has no form in this codec: a symbol, a cycle, a string given to bytes, a missing struct field, an extension type registered with msgpackr itself.',
+    remedy:
+      'Publish a value that the codec supports (docs/codecs.md has the table), or use custom({ name, encode, decode }).',
   },
   ERR_CODEC_RANGE: {
     scope: 'operation',
     retryable: false,
     title: 'A value does not fit its field',
-    cause: 'A field of a struct is out of the range of its type, or longer than the layout allows; the message names field, type and range.',
+    cause:
+      'A field of a struct is out of the range of its type, or longer than the layout allows; the message names field, type and range.',
     remedy: 'Publish a value within the range, or give the field a wider type in both programs.',
   },
   ERR_CODEC_REENTRANT: {
@@ -237,28 +253,33 @@ export const CODES = define({
     scope: 'operation',
     retryable: false,
     title: 'Bytes do not follow the codec',
-    cause: 'The payload ends in the middle of a value, goes on after it, or has something that the codec never writes.',
+    cause:
+      'The payload ends in the middle of a value, goes on after it, or has something that the codec never writes.',
     remedy: 'Check that both programs use the same version and codec; the message was counted and skipped.',
   },
   ERR_CODEC_LIMIT: {
     scope: 'operation',
     retryable: false,
     title: 'A payload exceeds a limit of the decoder',
-    cause: 'It has more bytes, deeper nesting or more record definitions than the limit that the message states.',
+    cause:
+      'It has more bytes, deeper nesting or more record definitions than the limit that the message states.',
     remedy: 'Publish flatter or smaller values. Cyclic values never end and always exceed the depth.',
   },
   ERR_CODEC_DEFINITION: {
     scope: 'operation',
     retryable: false,
     title: 'A record definition is missing or contradicts an earlier one',
-    cause: 'A payload refers to a record that its publisher has not defined, or a publisher defined the same number twice with different fields.',
-    remedy: 'Report it if both programs use this library: definitions are sent before the messages that need them.',
+    cause:
+      'A payload refers to a record that its publisher has not defined, or a publisher defined the same number twice with different fields.',
+    remedy:
+      'Report it if both programs use this library: definitions are sent before the messages that need them.',
   },
   ERR_SCHEMA_TRANSFORM: {
     scope: 'channel',
     retryable: false,
     title: 'A schema that changes values needs every value validated',
-    cause: "The schema's output differs from the value that was given (a default, a coercion, a transformation), and validate is 'first', so later values would pass unchanged.",
+    cause:
+      "The schema's output differs from the value that was given (a default, a coercion, a transformation), and validate is 'first', so later values would pass unchanged.",
     remedy: "Use validate: 'all', or a schema that only checks.",
   },
 
@@ -304,14 +325,16 @@ export const CODES = define({
     scope: 'member',
     retryable: true,
     title: 'Shared memory is full',
-    cause: 'posix_fallocate in the shared-memory folder failed with ENOSPC; the message states what was needed and what is free.',
+    cause:
+      'posix_fallocate in the shared-memory folder failed with ENOSPC; the message states what was needed and what is free.',
     remedy: 'Give the container more with --shm-size, or set MILLRACE_SHM_DIR to another tmpfs.',
   },
   ERR_MEMLOCK: {
     scope: 'member',
     retryable: false,
     title: 'The limit of locked memory is too low',
-    cause: 'Registering memory failed and RLIMIT_MEMLOCK is lower than what was asked for; the message states both.',
+    cause:
+      'Registering memory failed and RLIMIT_MEMLOCK is lower than what was asked for; the message states both.',
     remedy: 'Raise it: ulimit -l, or --ulimit memlock=-1 for a container.',
   },
   ERR_INTERNAL: {
