@@ -98,7 +98,7 @@ void release_presence(int fd) {
 
 bool is_present(const std::string& path) {
   const base::Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd.valid()) return errno != ENOENT;
+  if (!fd.valid()) return errno != ENOENT && errno != ENOTDIR;
   return base::byte_is_locked(fd.get(), 0);
 }
 
