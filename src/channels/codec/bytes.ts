@@ -8,6 +8,7 @@ import {
   limitsOf,
   refuseDefinition,
 } from './codec.js';
+import { sources } from './view.js';
 
 /** Up to this many bytes a loop is faster than a call of `set`. */
 const SMALL = 48;
@@ -48,7 +49,7 @@ export const bytes: Codec<Uint8Array> = Object.freeze({
       define: () => refuseDefinition('bytes'),
       decode(source: Uint8Array, start: number, end: number): Uint8Array {
         checkPayload('bytes', source, start, end, limits);
-        return new Uint8Array(source.buffer, source.byteOffset + start, end - start);
+        return new Uint8Array(sources.memory(source), source.byteOffset + start, end - start);
       },
     };
   },

@@ -8,6 +8,7 @@ import {
   limitsOf,
   refuseDefinition,
 } from './codec.js';
+import { sources } from './view.js';
 
 /** What custom() takes. */
 export interface CustomCodec<T> {
@@ -97,7 +98,9 @@ export function custom<T>(given: CustomCodec<T>): Codec<T> {
         decode(source: Uint8Array, start: number, end: number): T {
           checkPayload(name, source, start, end, limits);
           try {
-            return given.decode(new Uint8Array(source.buffer, source.byteOffset + start, end - start));
+            return given.decode(
+              new Uint8Array(sources.memory(source), source.byteOffset + start, end - start),
+            );
           } catch (error) {
             const what = error instanceof Error ? error.message : String(error);
             throw new CodecError('ERR_CODEC_MALFORMED', `${name}: decode() threw: ${what}`, { cause: error });

@@ -1,8 +1,8 @@
 import { CodecError, type DecodeLimits, MAX_DEFINITION_BYTES } from './codec.js';
 
 /**
- * Record definitions on the wire: the payload of a DEFINE record is UTF-8 JSON, `[[number, ["key", …]], …]`. JSON keeps
- * every key exact, lone surrogates included, and such payloads are rare.
+ * Record definitions on the wire: the payload of a DEFINE record is UTF-8 JSON, `[[number, ["key", …]], …]`. Such payloads
+ * are rare, so plainness counts more than size.
  */
 export type Definition = readonly [number: number, keys: readonly string[]];
 

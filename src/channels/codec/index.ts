@@ -18,7 +18,6 @@ export {
   type FieldType,
   type FieldValue,
   type ScalarType,
-  type StructInput,
   type StructSpec,
   type StructValue,
   struct,

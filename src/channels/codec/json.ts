@@ -71,7 +71,7 @@ export const json: Codec<unknown> = Object.freeze({
       const room = end - start;
       // A UTF-16 unit becomes at most three bytes; only a text that might not fit is measured.
       if (text.length > room || (text.length * 3 > room && Buffer.byteLength(text) > room)) return -1;
-      return start + targets.of(target).write(text, start, room, 'utf8');
+      return start + targets.buffer(target).write(text, start, room, 'utf8');
     },
     takeDefinitions: () => null,
     allDefinitions: () => [],
@@ -83,7 +83,7 @@ export const json: Codec<unknown> = Object.freeze({
       decode(source: Uint8Array, start: number, end: number): unknown {
         checkPayload('json', source, start, end, limits);
         checkDepth(source, start, end, limits);
-        const view = sources.of(source);
+        const view = sources.buffer(source);
         const text = view.toString('utf8', start, end);
         // What is not UTF-8 turns into U+FFFD, which a text may also have by right.
         if (text.includes('\ufffd') && !isUtf8(view.subarray(start, end))) {

@@ -112,7 +112,9 @@ class RecordEncoder implements Encoder<unknown> {
   #mayShare(keys: readonly string[]): boolean {
     if (this.#inlineOnly) return false;
     const bytes = definitionBytes(SHARED_RECORDS, keys);
-    if (bytes > LARGEST_DEFINITION || this.#pending + bytes > MAX_DEFINITION_BYTES - 2) {
+    // Half a surrogate pair has no UTF-8. Inside a message it becomes U+FFFD, as in values; so it must not be kept here.
+    const exact = !keys.some((key) => /\p{Surrogate}/u.test(key));
+    if (!exact || bytes > LARGEST_DEFINITION || this.#pending + bytes > MAX_DEFINITION_BYTES - 2) {
       this.#inlineOnly = true;
       return false;
     }
@@ -212,7 +214,7 @@ class RecordDecoder implements Decoder<unknown> {
     range.start = start;
     range.end = end;
     try {
-      return this.#unpackr.unpack(sources.of(source), range);
+      return this.#unpackr.unpack(sources.buffer(source), range);
     } catch (error) {
       throw new CodecError('ERR_CODEC_MALFORMED', `msgpackr: ${(error as Error).message}`, { cause: error });
     }

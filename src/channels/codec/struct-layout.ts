@@ -53,11 +53,6 @@ export type FieldValue<F> = F extends keyof Scalars
         ? Arrays[S]
         : never;
 
-/** The value of a field as it may be written: plain arrays do for typed ones. */
-export type FieldInput<F> = F extends readonly [infer S extends keyof Scalars, number]
-  ? Arrays[S] | readonly Scalars[S][]
-  : FieldValue<F>;
-
 /** The object that a struct codec reads and writes. */
 export type StructValue<S extends StructSpec> = { -readonly [K in keyof S]: FieldValue<S[K]> };
 

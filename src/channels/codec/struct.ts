@@ -11,20 +11,11 @@ import {
   refuseDefinition,
 } from './codec.js';
 import { type FieldReader, type FieldWriter, fits, readerOf, writerOf } from './struct-field.js';
-import {
-  type Field,
-  type FieldInput,
-  type Layout,
-  layoutOf,
-  type StructSpec,
-  type StructValue,
-} from './struct-layout.js';
+import { type Field, type Layout, layoutOf, type StructSpec, type StructValue } from './struct-layout.js';
 import { RANGES, refuse } from './struct-range.js';
+import { sources, targets } from './view.js';
 
 export type { FieldType, FieldValue, ScalarType, StructSpec, StructValue } from './struct-layout.js';
-
-/** What a struct codec takes: as StructValue, with plain arrays allowed for typed ones. */
-export type StructInput<S extends StructSpec> = { readonly [K in keyof S]: FieldInput<S[K]> };
 
 type Write = (view: DataView, bytes: Uint8Array, at: number, value: Record<string, unknown>) => void;
 type Read = (view: DataView, at: number) => unknown;
@@ -54,8 +45,6 @@ export function structCodec(layout: Layout, mode: StructMode): Codec<Record<stri
   return Object.freeze({
     name,
     encoder(): Encoder<Record<string, unknown>> {
-      let target: Uint8Array | undefined;
-      let view: DataView | undefined;
       return {
         encode(value, into, start, end) {
           checkTarget('struct', into, start, end);
@@ -66,11 +55,7 @@ export function structCodec(layout: Layout, mode: StructMode): Codec<Record<stri
               `struct: takes an object with the fields of ${name}, not ${kindOf(value)}`,
             );
           }
-          if (into !== target || view === undefined) {
-            target = into;
-            view = new DataView(into.buffer);
-          }
-          write(view, into, into.byteOffset + start, value);
+          write(targets.data(into), into, into.byteOffset + start, value);
           return start + size;
         },
         takeDefinitions: () => null,
@@ -79,8 +64,6 @@ export function structCodec(layout: Layout, mode: StructMode): Codec<Record<stri
     },
     decoder(given?: Partial<DecodeLimits>): Decoder<Record<string, unknown>> {
       const limits = limitsOf(given);
-      let source: Uint8Array | undefined;
-      let view: DataView | undefined;
       return {
         define: () => refuseDefinition('struct'),
         decode(from, start, end) {
@@ -91,11 +74,7 @@ export function structCodec(layout: Layout, mode: StructMode): Codec<Record<stri
               `struct: the payload has ${end - start} bytes; ${name} has ${size}`,
             );
           }
-          if (from !== source || view === undefined) {
-            source = from;
-            view = new DataView(from.buffer);
-          }
-          return read(view, from.byteOffset + start) as Record<string, unknown>;
+          return read(sources.data(from), from.byteOffset + start) as Record<string, unknown>;
         },
       };
     },

@@ -1,20 +1,42 @@
 /**
- * A Buffer over the memory of a Uint8Array, kept for the last one seen: making one costs more than decoding a small
- * message. A batch buffer serves many messages in a row, so one entry is enough. It pins at most one batch.
+ * The views that codecs need over the memory of one Uint8Array, kept for the last one seen: making them, and even
+ * asking for `.buffer`, costs more than reading a small message. A batch buffer serves many messages in a row, so one
+ * entry for the whole environment is enough; one for each decoder would pin a batch for each.
  */
 export class ViewCache {
   #source: Uint8Array | undefined;
-  #view: Buffer | undefined;
+  #memory: ArrayBuffer = new ArrayBuffer(0);
+  #buffer: Buffer | undefined;
+  #data: DataView | undefined;
 
-  /** @returns a Buffer with the same memory and the same positions as `source`; valid as long as `source` is. */
-  of(source: Uint8Array): Buffer {
-    const view = this.#view;
-    // A detached or resized buffer changes the length, and an old view with it.
-    if (source === this.#source && view !== undefined && view.length === source.length) return view;
-    const made = Buffer.from(source.buffer as ArrayBuffer, source.byteOffset, source.byteLength);
+  /** The ArrayBuffer under `source`. */
+  memory(source: Uint8Array): ArrayBuffer {
+    if (source !== this.#source) this.#take(source);
+    return this.#memory;
+  }
+
+  /** A Buffer with the same positions as `source`. */
+  buffer(source: Uint8Array): Buffer {
+    if (source !== this.#source) this.#take(source);
+    const buffer = this.#buffer;
+    // A buffer that was detached or resized changes the length, and an old view with it.
+    if (buffer !== undefined && buffer.length === source.length) return buffer;
+    this.#buffer = Buffer.from(this.#memory, source.byteOffset, source.byteLength);
+    return this.#buffer;
+  }
+
+  /** A DataView over all of the memory: positions are those of `source` plus its byteOffset. */
+  data(source: Uint8Array): DataView {
+    if (source !== this.#source) this.#take(source);
+    this.#data ??= new DataView(this.#memory);
+    return this.#data;
+  }
+
+  #take(source: Uint8Array): void {
     this.#source = source;
-    this.#view = made;
-    return made;
+    this.#memory = source.buffer as ArrayBuffer;
+    this.#buffer = undefined;
+    this.#data = undefined;
   }
 }
 
