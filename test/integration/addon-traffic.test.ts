@@ -12,8 +12,8 @@ const endpoint = (
   open.push(made);
   return made;
 };
-const remote = (...args: ConstructorParameters<typeof RemotePeer>) => {
-  const made = new RemotePeer(...args);
+const remote = (...args: Parameters<typeof RemotePeer.process>) => {
+  const made = RemotePeer.process(...args);
   children.push(made);
   return made;
 };
@@ -21,7 +21,7 @@ const count = (at: Endpoint, peer: number) => at.received.get(peer)?.count ?? 0;
 
 afterEach(async () => {
   for (const each of children.splice(0)) {
-    each.child.kill('SIGKILL');
+    each.kill();
     await each.exited;
   }
   for (const each of open.splice(0)) each.close();
@@ -173,7 +173,7 @@ const modes: [string, NodeJS.ProcessEnv][] = [
 describe.each(modes)('two processes, %s', (_title, env) => {
   test('messages both ways', async () => {
     const a = endpoint();
-    const b = remote(a, fabric.folder, { env });
+    const b = remote(a, fabric.folder, {}, env);
     await b.connected;
     b.send(3000, 300);
     await sendAll(a, [b.peer], 3000, 300);
@@ -181,12 +181,12 @@ describe.each(modes)('two processes, %s', (_title, env) => {
     expect([a.disorder, b.disorder, b.events]).toEqual([0, 0, []]);
     b.end('close');
     expect(await b.exited).toEqual({ code: 0, signal: null });
-    expect(b.stderr).toBe('');
+    expect(b.words()).toBe('');
   });
 
   test('one message at a time wakes a sleeping receiver', async () => {
     const a = endpoint();
-    const b = remote(a, fabric.folder, { env });
+    const b = remote(a, fabric.folder, {}, env);
     await b.connected;
     for (let i = 1; i <= 30; i++) {
       a.send([b.peer], 64);
@@ -195,6 +195,6 @@ describe.each(modes)('two processes, %s', (_title, env) => {
     }
     b.end('leave');
     expect(await b.exited).toEqual({ code: 0, signal: null });
-    expect(b.stderr).toBe('');
+    expect(b.words()).toBe('');
   });
 });

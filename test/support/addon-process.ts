@@ -1,86 +1,148 @@
-import { type ChildProcess, fork } from 'node:child_process';
+import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
+import { Worker } from 'node:worker_threads';
 import type { Card, Endpoint } from './addon.mjs';
+
+const program = join('test', 'integration', 'programs', 'addon-peer.mjs');
 
 type Message =
   | { type: 'card'; card: Card }
   | { type: 'tunnel'; data: string }
-  | { type: 'got'; count: number; disorder: number; events: number[][] }
-  | { type: 'sent' };
+  | { type: 'got'; count: number; disorder: number; events: number[][] };
 
-/** A member in another process (programs/addon-peer.mjs), connected with one of ours. */
+/** How a member's process or worker ended. */
+export interface End {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+}
+
+/** What carries a member: a process or a worker. */
+interface Carrier {
+  post(message: object): void;
+  listen(take: (message: Message) => void): void;
+  readonly exited: Promise<End>;
+  kill(signal: NodeJS.Signals): void;
+  /** What it wrote to standard error, or the error that ended a worker. */
+  words(): string;
+}
+
+function process_(folder: string, options: object, env: NodeJS.ProcessEnv): Carrier {
+  const child = fork(program, [folder, JSON.stringify(options)], {
+    env: { ...process.env, ...env },
+    execArgv: [],
+    stdio: ['ignore', 'inherit', 'pipe', 'ipc'],
+  });
+  let words = '';
+  child.stderr?.on('data', (chunk) => {
+    words += chunk;
+  });
+  return {
+    post: (message) => child.connected && child.send(message, () => {}),
+    listen: (take) => child.on('message', take),
+    // 'close' comes when its streams have ended too.
+    exited: once(child, 'close').then(([code, signal]) => ({ code, signal })),
+    kill: (signal) => child.kill(signal),
+    words: () => words,
+  };
+}
+
+function worker_(folder: string, options: object): Carrier {
+  const worker = new Worker(join(process.cwd(), program), { workerData: [folder, JSON.stringify(options)] });
+  let words = '';
+  worker.on('error', (error) => {
+    words += error.stack;
+  });
+  return {
+    post: (message) => worker.postMessage(message),
+    listen: (take) => worker.on('message', take),
+    exited: new Promise((resolve) => {
+      worker.on('exit', (code) => resolve({ code, signal: null }));
+    }),
+    kill: () => void worker.terminate(),
+    words: () => words,
+  };
+}
+
+/** A member somewhere else (programs/addon-peer.mjs), connected with one of ours. */
 export class RemotePeer {
-  readonly child: ChildProcess;
-  readonly exited: Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
+  /** In a process of its own. Await `connected`. */
+  static process(ours: Endpoint, folder: string, options: object = {}, env: NodeJS.ProcessEnv = {}) {
+    return new RemotePeer(ours, process_(folder, options, env));
+  }
+  /** In a worker. Await `connected`. */
+  static worker(ours: Endpoint, folder: string, options: object = {}) {
+    return new RemotePeer(ours, worker_(folder, options));
+  }
+
+  readonly connected: Promise<void>;
+  readonly exited: Promise<End>;
   /** Our index of it. */
   readonly peer: number;
+  /** Its incarnation, once it is connected. */
+  incarnation = 0;
   received = 0;
   disorder = 0;
   events: number[][] = [];
-  stderr = '';
-  #connected!: () => void;
-  readonly connected = new Promise<void>((resolve) => {
-    this.#connected = resolve;
-  });
+  ended = false;
+  readonly #carrier: Carrier;
 
-  /** Starts the process; await `connected` (while nothing needs to be pumped). */
-  constructor(
-    readonly ours: Endpoint,
-    folder: string,
-    {
-      env = {},
-      options = {},
-      execArgv = [],
-    }: { env?: NodeJS.ProcessEnv; options?: object; execArgv?: string[] } = {},
-  ) {
+  private constructor(ours: Endpoint, carrier: Carrier) {
+    this.#carrier = carrier;
     const card = ours.card();
     this.peer = card.peer;
-    const program = join('test', 'integration', 'programs', 'addon-peer.mjs');
-    this.child = fork(program, [folder, JSON.stringify(options)], {
-      env: { ...process.env, ...env },
-      execArgv,
-      stdio: ['ignore', 'inherit', 'pipe', 'ipc'],
+    this.exited = carrier.exited.then((end) => {
+      this.ended = true;
+      return end;
     });
-    this.child.stderr?.on('data', (chunk) => {
-      this.stderr += chunk;
-    });
-    this.exited = once(this.child, 'exit').then(([code, signal]) => ({ code, signal }));
     const others = ours.onTunnel;
     ours.onTunnel = (peer, message) =>
       peer === this.peer
-        ? this.#tell({ type: 'tunnel', data: Buffer.from(message).toString('base64') })
+        ? carrier.post({ type: 'tunnel', data: Buffer.from(message).toString('base64') })
         : others(peer, message);
-    this.child.on('message', (message: Message) => {
-      if (message.type === 'card') {
-        ours.connect(this.peer, message.card);
-        this.#tell({ type: 'card', card });
-        this.#connected();
-      } else if (message.type === 'tunnel') {
-        ours.native.tunnel(ours.handle, this.peer, Buffer.from(message.data, 'base64'));
-      } else if (message.type === 'got') {
-        this.received = message.count;
-        this.disorder = message.disorder;
-        this.events = message.events;
-      }
+    this.connected = new Promise((resolve, reject) => {
+      carrier.exited.then(() => reject(new Error(`it ended before it was connected: ${carrier.words()}`)));
+      carrier.listen((message) => {
+        if (message.type === 'card') {
+          this.incarnation = message.card.incarnation;
+          ours.connect(this.peer, message.card);
+          carrier.post({ type: 'card', card });
+          resolve();
+        } else if (message.type === 'tunnel') {
+          ours.native.tunnel(ours.handle, this.peer, Buffer.from(message.data, 'base64'));
+        } else if (message.type === 'got') {
+          this.received = message.count;
+          this.disorder = message.disorder;
+          this.events = message.events;
+        }
+      });
     });
   }
 
-  #tell(message: object) {
-    if (this.child.connected) this.child.send(message, () => {});
-  }
   /** Makes it send. */
   send(count: number, bytes: number) {
-    this.#tell({ type: 'send', count, bytes });
+    this.#carrier.post({ type: 'send', count, bytes });
   }
   /** Makes it end in one of the ways that the program knows. */
   end(how: string) {
-    this.#tell({ type: 'end', how });
+    this.#carrier.post({ type: 'end', how });
+  }
+  /** Signals the process; terminates a worker whatever the signal. */
+  kill(signal: NodeJS.Signals = 'SIGKILL') {
+    this.#carrier.kill(signal);
+  }
+  words() {
+    return this.#carrier.words();
   }
 }
 
 /** Polls and flushes the endpoints, a loop turn each time, until it holds; fails at the deadline. */
-export async function pumpUntil(endpoints: Endpoint[], holds: () => boolean, what: string, seconds = 30) {
+export async function pumpUntil(
+  endpoints: Endpoint[],
+  holds: () => boolean,
+  what: string,
+  seconds = 30,
+): Promise<void> {
   const deadline = Date.now() + seconds * 1000;
   while (true) {
     for (const endpoint of endpoints) {
@@ -93,14 +155,14 @@ export async function pumpUntil(endpoints: Endpoint[], holds: () => boolean, wha
   }
 }
 
-/** Sends `count` records to the peers, pumping when there is no room. */
+/** Sends `count` records to the peers, pumping `from` and the others when there is no room. */
 export async function sendAll(
   from: Endpoint,
   peers: number[],
   count: number,
   bytes: number,
   others: Endpoint[] = [],
-) {
+): Promise<void> {
   for (let i = 0; i < count; ) {
     if (from.send(peers, bytes)) i += 1;
     else await pumpUntil([from, ...others], () => true, 'room');

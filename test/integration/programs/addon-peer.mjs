@@ -1,30 +1,35 @@
 /**
- * One member of a pair, in a process of its own; the other end is the parent, over the process channel.
- *   addon-peer.mjs FOLDER [JSON options]
- * Messages: card, tunnel, send {count, bytes}, end {how}; answers: card, tunnel, got {count}, sent.
+ * One member of a pair; the other end is the parent, which carries cards and tunnel messages. Runs as a forked process
+ * (`addon-peer.mjs FOLDER JSON`) or as a worker (workerData: [FOLDER, JSON]).
+ * Messages: card, tunnel, send {count, bytes}, end {how}; answers: card, tunnel, got {count}.
  * Sleeps on the completion channel's descriptor while there is nothing to do.
  */
+import { isMainThread, parentPort, workerData } from 'node:worker_threads';
 import { Endpoint } from '../../support/addon.mjs';
 
-const [folder, options = '{}'] = process.argv.slice(2);
+const [folder, options = '{}'] = isMainThread ? process.argv.slice(2) : workerData;
+const tell = (message) => {
+  if (parentPort) parentPort.postMessage(message);
+  else if (process.connected) process.send(message, () => {});
+};
+const hangUp = () => (parentPort ? parentPort.close() : process.disconnect());
+
 const endpoint = new Endpoint(folder, JSON.parse(options));
 const card = endpoint.card();
 let toSend = 0;
 let bytes = 64;
 let reported = 0;
 let scheduled = false;
-const tell = (message) => process.connected && process.send(message);
+let ended = false;
 
 endpoint.onTunnel = (_peer, message) =>
   tell({ type: 'tunnel', data: Buffer.from(message).toString('base64') });
 
 function turn() {
   scheduled = false;
+  if (ended) return;
   endpoint.poll();
-  while (toSend > 0 && endpoint.send([card.peer], bytes)) {
-    toSend -= 1;
-    if (toSend === 0) tell({ type: 'sent' });
-  }
+  while (toSend > 0 && endpoint.send([card.peer], bytes)) toSend -= 1;
   const bits = endpoint.flush();
   const seen = endpoint.received.get(card.peer);
   if (seen !== undefined && seen.count !== reported) {
@@ -35,7 +40,7 @@ function turn() {
   else endpoint.native.sleep(endpoint.handle, true);
 }
 function soon() {
-  if (scheduled) return;
+  if (scheduled || ended) return;
   scheduled = true;
   endpoint.native.sleep(endpoint.handle, false);
   setImmediate(turn);
@@ -48,35 +53,41 @@ endpoint.native.ref(endpoint.handle, true);
 const endings = {
   exit: () => process.exit(7),
   close: () => {
+    ended = true;
     endpoint.close();
-    process.disconnect();
+    hangUp();
   },
-  leave: () => process.disconnect(), // with the member open and the watcher unreferenced: the loop runs dry
+  // With the member open and the watcher unreferenced: the loop runs dry.
+  leave: () => {
+    ended = true;
+    endpoint.native.ref(endpoint.handle, false);
+    hangUp();
+  },
   throw: () => {
     throw new Error('on purpose');
   },
   reject: () => void Promise.reject(new Error('on purpose')),
-  callback: () => {
-    // Out of the watcher's callback: the most awkward place to throw.
+  // Out of a record's handler, in the watcher's callback or the turn after it.
+  record: () => {
     endpoint.onRecord = () => {
       throw new Error('on purpose');
     };
   },
-  abort: () => process.kill(process.pid, 'SIGKILL'),
+  kill: () => process.kill(process.pid, 'SIGKILL'),
 };
 
-process.on('message', (message) => {
+const take = (message) => {
   if (message.type === 'card') endpoint.connect(card.peer, message.card);
-  if (message.type === 'tunnel')
+  if (message.type === 'tunnel' && !ended) {
     endpoint.native.tunnel(endpoint.handle, card.peer, Buffer.from(message.data, 'base64'));
+  }
   if (message.type === 'send') {
     toSend += message.count;
     bytes = message.bytes;
   }
-  if (message.type === 'end') {
-    if (message.how === 'leave') endpoint.native.ref(endpoint.handle, false);
-    return endings[message.how]();
-  }
+  if (message.type === 'end') endings[message.how]();
   soon();
-});
+};
+if (parentPort) parentPort.on('message', take);
+else process.on('message', take);
 tell({ type: 'card', card });
