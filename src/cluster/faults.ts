@@ -15,7 +15,8 @@ let openFiles: string | undefined;
 export function measureLimits(): void {
   if (openFiles !== undefined) return;
   try {
-    openFiles = /^Max open files\s+(\S+)/m.exec(readFileSync('/proc/self/limits', 'latin1'))?.[1] ?? 'unknown';
+    openFiles =
+      /^Max open files\s+(\S+)/m.exec(readFileSync('/proc/self/limits', 'latin1'))?.[1] ?? 'unknown';
   } catch {
     openFiles = 'unknown';
   }
@@ -31,7 +32,11 @@ export function errnoName(error: unknown): string | undefined {
 function freeSpace(path: string): { text: string; free?: number; total?: number } {
   try {
     const { bavail, blocks, bsize } = statfsSync(path);
-    return { text: `${bavail * bsize} of ${blocks * bsize} bytes are free`, free: bavail * bsize, total: blocks * bsize };
+    return {
+      text: `${bavail * bsize} of ${blocks * bsize} bytes are free`,
+      free: bavail * bsize,
+      total: blocks * bsize,
+    };
   } catch {
     return { text: 'its free space could not be read' };
   }
@@ -89,7 +94,11 @@ export function systemError(doing: string, path: string, base: string, error: un
         { ...given, details: { base } },
       );
     default:
-      return new MillraceError('ERR_REGISTRY', `${failed}: ${(error as Error)?.message ?? String(error)}.`, given);
+      return new MillraceError(
+        'ERR_REGISTRY',
+        `${failed}: ${(error as Error)?.message ?? String(error)}.`,
+        given,
+      );
   }
 }
 

@@ -72,10 +72,10 @@ export class FrameDecoder {
   }
 
   /**
-   * Takes the next bytes, and calls `emit` for each message that they complete, in order.
+   * Takes the next bytes, and calls `emit` for each message that they complete (and the size of its body), in order.
    * @throws MalformedFrame once; messages before the malformed one were emitted. Also what `emit` throws.
    */
-  push(chunk: Uint8Array, emit: (message: ControlMessage) => void): void {
+  push(chunk: Uint8Array, emit: (message: ControlMessage, size: number) => void): void {
     let at = 0;
     while (at < chunk.length && !this.stopped) {
       if (this.body === undefined) {
@@ -93,7 +93,7 @@ export class FrameDecoder {
           const whole = chunk.subarray(at, at + length);
           at += length;
           this.headerLength = 0;
-          emit(this.parse(whole));
+          emit(this.parse(whole), whole.length);
           continue;
         }
         this.body = Buffer.allocUnsafe(length);
@@ -107,7 +107,7 @@ export class FrameDecoder {
       const whole = this.body;
       this.body = undefined;
       this.headerLength = 0;
-      emit(this.parse(whole));
+      emit(this.parse(whole), whole.length);
     }
   }
 
@@ -162,7 +162,8 @@ function hasProto(value: object): boolean {
   const open: object[] = [value];
   for (let next = open.pop(); next !== undefined; next = open.pop()) {
     if (!Array.isArray(next) && Object.hasOwn(next, '__proto__')) return true;
-    for (const inner of Object.values(next)) if (typeof inner === 'object' && inner !== null) open.push(inner);
+    for (const inner of Object.values(next))
+      if (typeof inner === 'object' && inner !== null) open.push(inner);
   }
   return false;
 }

@@ -27,7 +27,7 @@ const NAME_MAX = 255;
 
 /** The base folder: MILLRACE_SHM_DIR, made absolute, or /dev/shm. */
 export function baseFolder(env: NodeJS.ProcessEnv = process.env): string {
-  const given = env['MILLRACE_SHM_DIR'];
+  const given = env.MILLRACE_SHM_DIR;
   return given === undefined || given === '' ? DEFAULT_BASE : resolve(given);
 }
 

@@ -217,7 +217,8 @@ export function scan(native: Native, folder: string): RegistryEntry[] {
 /** Whether an incarnation lives: its lock is held. A file that cannot be looked at counts as held (R5). */
 export function isAlive(native: Native, folder: string, incarnation: number): boolean {
   return (
-    isHeld(native, join(folder, lockName(incarnation))) || isHeld(native, join(folder, stagedName(incarnation)))
+    isHeld(native, join(folder, lockName(incarnation))) ||
+    isHeld(native, join(folder, stagedName(incarnation)))
   );
 }
 
@@ -309,7 +310,12 @@ export interface OtherLayout {
 }
 
 /** Looks for the same domain in the folders of other layouts of this user. */
-export function otherLayouts(native: Native, base: string, domain: string, uid: number = userId()): OtherLayout[] {
+export function otherLayouts(
+  native: Native,
+  base: string,
+  domain: string,
+  uid: number = userId(),
+): OtherLayout[] {
   const found: OtherLayout[] = [];
   for (const name of list(base)) {
     const match = /^millrace\.(\d{1,9})\.(\d+)$/.exec(name);
