@@ -9,7 +9,7 @@ import { existsSync, mkdirSync, statSync, writeFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { root, say } from './setup.mjs';
 
-/** The floor that the README promises: what Node.js's own Linux binaries need since version 18. */
+/** The floor that the README promises: what Node.js's own Linux binaries need since version 18. See glibc_floor.cc. */
 const FLOOR = '2.28';
 /** The libraries that may be needed; all are glibc's. */
 const LIBRARIES = [
@@ -58,7 +58,10 @@ const floor = { glibc: newest('GLIBC'), glibcxx: newest('GLIBCXX'), cxxabi: newe
 const needed = [...tool('objdump', ['-p', target]).matchAll(/NEEDED\s+(\S+)/g)].map((m) => m[1]);
 const exported = symbols.filter((l) => / g .* \.text\s/.test(l)).map((l) => l.trim().split(/\s+/).at(-1));
 const bytes = statSync(target).size;
-writeFileSync(join(folder, 'floor.json'), `${JSON.stringify({ ...floor, needed, bytes }, null, 2)}\n`);
+writeFileSync(
+  join(folder, 'floor.json'),
+  `${JSON.stringify({ promised: FLOOR, ...floor, needed, bytes }, null, 2)}\n`,
+);
 
 say(`${relative(root, target)}: ${bytes >> 10} KiB, glibc >= ${floor.glibc}, needs ${needed.join(', ')}`);
 const faults = [];
