@@ -13,14 +13,16 @@
 
 namespace millrace::transport {
 
-inline constexpr uint32_t kSendRows = 4096;    ///< rows of `sends`
-inline constexpr uint32_t kSendStride = 4;     ///< int32 numbers a row: peer, offset, length, lane
-inline constexpr uint32_t kEventRows = 1024;   ///< rows of `events`
-inline constexpr uint32_t kEventStride = 8;    ///< int32 numbers a row: kind, peer, a..f
-inline constexpr uint32_t kCounters = 32;      ///< doubles in `counters`
-inline constexpr uint32_t kMaxPeers = 1024;    ///< rows of `peers`
-inline constexpr uint32_t kPeerStride = 8;     ///< doubles a row
-inline constexpr uint32_t kMaxLanes = 32;      ///< lanes of a member, the shared one included
+inline constexpr uint32_t kSendRows = 4096;     ///< rows of `sends`
+inline constexpr uint32_t kSendStride = 4;      ///< int32 numbers a row: peer, offset, length, lane
+inline constexpr uint32_t kEventRows = 1024;    ///< rows of `events`
+inline constexpr uint32_t kEventStride = 8;     ///< int32 numbers a row: kind, peer, a..f
+inline constexpr uint32_t kCounters = 32;       ///< doubles in `counters`
+inline constexpr uint32_t kMaxPeers = 1024;     ///< rows of `peers`
+inline constexpr uint32_t kPeerStride = 8;      ///< doubles a row
+inline constexpr uint32_t kMaxLanes = 32;       ///< lanes of a member, the shared one included
+inline constexpr uint32_t kMinSlotBytes = 256;  ///< a header, a record header and some payload
+inline constexpr uint32_t kMaxSlotBytes = 1 << 20;
 inline constexpr size_t kOfferBytes = 64;      ///< size of an offer blob
 inline constexpr size_t kMaxTunnelBytes = 64;  ///< upper bound of a tunnel message
 

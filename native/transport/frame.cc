@@ -1,0 +1,43 @@
+#include "transport/frame.h"
+
+namespace millrace::transport {
+
+HeaderFault check_header(const FrameHeader& header, uint32_t frame_bytes, uint64_t self,
+                         uint32_t max_lanes) {
+  if (frame_bytes < kFrameHeaderBytes) return HeaderFault::kShort;
+  if (header.magic != kFrameMagic) return HeaderFault::kMagic;
+  if (header.version != kFrameVersion) return HeaderFault::kVersion;
+  if ((header.flags & ~kKnownFlags) != 0) return HeaderFault::kFlags;
+  // An answer is a control frame that needs no answer itself; anything else would start a ping-pong
+  // (R13).
+  if ((header.flags & kFlagAnswer) != 0 &&
+      (header.flags & (kFlagControl | kFlagWait)) != kFlagControl) {
+    return HeaderFault::kFlags;
+  }
+  if (header.lane >= max_lanes) return HeaderFault::kLane;
+  if (header.receiver != self || header.sender == 0) return HeaderFault::kIncarnation;
+  if (header.sequence == 0) return HeaderFault::kSequence;
+  if (header.body_bytes != frame_bytes - kFrameHeaderBytes ||
+      header.body_bytes % kRecordAlign != 0) {
+    return HeaderFault::kLength;
+  }
+  const bool control = (header.flags & kFlagControl) != 0;
+  if (control != (header.body_bytes == 0)) return HeaderFault::kLength;
+  if ((header.records == 0) != control) return HeaderFault::kRecords;
+  if (header.records > header.body_bytes / kRecordHeaderBytes) return HeaderFault::kRecords;
+  return HeaderFault::kNone;
+}
+
+bool check_records(const uint8_t* body, uint32_t bytes, uint32_t records) {
+  uint32_t at = 0;
+  uint32_t count = 0;
+  while (at < bytes) {
+    const uint32_t size = record_bytes(body + at, bytes - at);
+    if (size == 0) return false;
+    at += size;
+    ++count;
+  }
+  return count == records;
+}
+
+}  // namespace millrace::transport
