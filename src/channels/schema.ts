@@ -107,7 +107,7 @@ function outputOf(props: Props, value: unknown): unknown {
     (result as PromiseLike<unknown>).then(undefined, () => {});
     throw new MillraceError(
       'ERR_SCHEMA_ASYNC',
-      `The schema (${props.vendor}) validates asynchronously, but messages keep their order and cannot wait. Use a schema without asynchronous checks.`,
+      `The schema (${props.vendor}) returned a promise, but messages keep their order and cannot wait. It has asynchronous checks or, with zod, a check of its own that threw; use checks that return at once.`,
     );
   }
   const settled = result as StandardSchemaV1.Result<unknown>;

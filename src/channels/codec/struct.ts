@@ -136,10 +136,10 @@ function refusalOf(field: Field): string {
   if (kind === 'f32') return `!fits('f32',v)`;
   const [least, most] = RANGES[kind]!;
   // Integers that the engine's small operations tell exactly are tested with those.
-  if (kind === 'i32') return `v!==(v|0)`;
-  if (kind === 'u32') return `v!==(v>>>0)`;
+  if (kind === 'i32') return `typeof v!=='number'||v!==(v|0)`;
+  if (kind === 'u32') return `typeof v!=='number'||v!==(v>>>0)`;
   if (kind === 'i64' || kind === 'u64') return `typeof v!=='bigint'||v<${least}n||v>${most}n`;
-  return `v!==(v|0)||v<${least}||v>${most}`;
+  return `typeof v!=='number'||v!==(v|0)||v<${least}||v>${most}`;
 }
 
 /**
