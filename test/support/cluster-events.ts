@@ -1,0 +1,71 @@
+import type { ClusterEvents, DownReason, PeerInfo } from '../../src/cluster/cluster.js';
+
+/** What a cluster told. */
+export type Told =
+  | { kind: 'up'; peer: PeerInfo }
+  | { kind: 'down'; peer: PeerInfo; why: DownReason; detail: string | undefined }
+  | { kind: 'suspect'; peer: PeerInfo; on: boolean }
+  | { kind: 'message'; peer: PeerInfo; type: string; body: unknown }
+  | { kind: 'fault'; error: Error };
+
+/** Records the events of a cluster, and waits for them. Nothing is polled: each event looks whether a waiter is content. */
+export class Recorder implements ClusterEvents {
+  readonly told: Told[] = [];
+  /** Called with each event, before the waiters. */
+  react: (event: Told) => void = () => {};
+  inspection: unknown = null;
+  private readonly waiters = new Set<() => void>();
+
+  peerUp(peer: PeerInfo): void {
+    this.add({ kind: 'up', peer });
+  }
+  peerDown(peer: PeerInfo, why: DownReason, detail?: string): void {
+    this.add({ kind: 'down', peer, why, detail });
+  }
+  peerSuspect(peer: PeerInfo, on: boolean): void {
+    this.add({ kind: 'suspect', peer, on });
+  }
+  message(peer: PeerInfo, type: string, body: unknown): void {
+    this.add({ kind: 'message', peer, type, body });
+  }
+  fault(error: Error): void {
+    this.add({ kind: 'fault', error });
+  }
+  onInspect(): unknown {
+    return this.inspection;
+  }
+
+  /** Events of one kind. */
+  of<K extends Told['kind']>(kind: K): Extract<Told, { kind: K }>[] {
+    return this.told.filter((event): event is Extract<Told, { kind: K }> => event.kind === kind);
+  }
+
+  get bodies(): unknown[] {
+    return this.of('message').map((event) => event.body);
+  }
+
+  /** Resolves once the condition holds, which is looked at after each event. */
+  until(what: string, condition: () => boolean, deadline = 10_000): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const look = () => {
+        if (!condition()) return;
+        clearTimeout(timer);
+        this.waiters.delete(look);
+        resolve();
+      };
+      const timer = setTimeout(() => {
+        this.waiters.delete(look);
+        const last = this.told.slice(-8).map((event) => JSON.stringify(event, (_, value) => (value instanceof Error ? value.message : value)));
+        reject(new Error(`did not happen in ${deadline} ms: ${what}\n${last.join('\n')}`));
+      }, deadline);
+      this.waiters.add(look);
+      look();
+    });
+  }
+
+  private add(event: Told): void {
+    this.told.push(event);
+    this.react(event);
+    for (const look of [...this.waiters]) look();
+  }
+}
