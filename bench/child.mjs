@@ -1,0 +1,141 @@
+/**
+ * One of the two processes of a measurement. Told what to do by its argument (JSON); answers its parent over the IPC
+ * channel: {ready} once the other side may start, {result} at the end.
+ */
+import { readFileSync } from 'node:fs';
+import { payload as payloadOf } from './payloads.mjs';
+
+const spec = JSON.parse(process.argv[2]);
+const peer = await import(`./peers/${spec.peer}.mjs`);
+const tell = (message) => new Promise((resolve) => process.send(message, resolve));
+const now = () => performance.now();
+
+/** Resolves when the parent says so. */
+const told = (word) =>
+  new Promise((resolve) => {
+    process.on('message', (message) => message === word && resolve());
+  });
+
+/** Clock ticks of this process, from the kernel's own account. */
+function cpuTicks() {
+  const stat = readFileSync('/proc/self/stat', 'utf8');
+  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+  return Number(fields[11]) + Number(fields[12]);
+}
+
+async function receive() {
+  const payload = payloadOf(spec.payload);
+  const { weigh } = payload;
+  const last = spec.warm + spec.count;
+  let count = 0;
+  let sum = 0;
+  let from = 0;
+  let cpuFrom;
+  const done = Promise.withResolvers?.() ?? {};
+  const finished = done.promise ?? new Promise((resolve) => (done.resolve = resolve));
+  const take = (value) => {
+    sum += weigh(value);
+    count++;
+    if (count === spec.warm) {
+      from = now();
+      cpuFrom = process.cpuUsage();
+    } else if (count === last) done.resolve(now());
+  };
+  const close = await peer.receiver(spec, payload, take);
+  await tell({ ready: true });
+  const until = await finished;
+  const cpu = process.cpuUsage(cpuFrom);
+  const expected = Math.floor(last / payload.pool) * payload.sum;
+  await tell({
+    result: {
+      rate: (spec.count / (until - from)) * 1000,
+      cpuMicros: cpu.user + cpu.system,
+      correct: Math.abs(sum - expected) < 1e-6 * expected,
+    },
+  });
+  await told('end');
+  await close?.();
+}
+
+async function send() {
+  const end = told('end');
+  const { send, close } = await peer.sender(spec, payloadOf(spec.payload));
+  await send(spec.warm);
+  await send(spec.count);
+  await end;
+  await close?.();
+}
+
+async function pong() {
+  let reply;
+  reply = await peer.duplex(spec, 'right', (bytes) => reply(bytes));
+  await tell({ ready: true });
+  await told('end');
+  await reply.close?.();
+}
+
+async function ping() {
+  const end = told('end');
+  const message = new Uint8Array(64).fill(7);
+  const times = new Float64Array(spec.count);
+  let turn = -spec.warm;
+  let from = 0;
+  let done;
+  const finished = new Promise((resolve) => {
+    done = resolve;
+  });
+  const send = await peer.duplex(spec, 'left', () => {
+    if (turn >= 0) times[turn] = now() - from;
+    turn++;
+    if (turn === spec.count) return done();
+    from = now();
+    send(message);
+  });
+  from = now();
+  send(message);
+  await finished;
+  times.sort();
+  const at = (share) => times[Math.min(times.length - 1, Math.floor(times.length * share))] * 1000;
+  await tell({ result: { p50: at(0.5), p99: at(0.99), rate: 1e6 / at(0.5) } });
+  await end;
+  await send.close?.();
+}
+
+/** A subscriber that hears one message and then nothing, for some seconds. */
+async function idle() {
+  const payload = payloadOf('object');
+  let heard;
+  const first = new Promise((resolve) => {
+    heard = resolve;
+  });
+  const close = await peer.receiver(spec, payload, heard);
+  await tell({ ready: true });
+  await first;
+  const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+  // The grace of polling that follows traffic is not idleness.
+  await pause(500);
+  const ticks = cpuTicks();
+  const usage = process.cpuUsage();
+  const from = now();
+  await pause(spec.seconds * 1000);
+  const seconds = (now() - from) / 1000;
+  const fine = process.cpuUsage(usage);
+  await tell({
+    result: {
+      percent: cpuTicks() - ticks === 0 ? 0 : ((cpuTicks() - ticks) / 100 / seconds) * 100,
+      finePercent: ((fine.user + fine.system) / 1e6 / seconds) * 100,
+      seconds,
+    },
+  });
+  await told('end');
+  await close?.();
+}
+
+const roles = { receive, send, ping, pong, idle };
+try {
+  await roles[spec.role]();
+  process.exit(0);
+} catch (error) {
+  await tell({ failed: error?.stack ?? String(error) });
+  process.exit(1);
+}
