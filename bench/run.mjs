@@ -25,6 +25,8 @@ const root = join(here, '..');
 const require = createRequire(import.meta.url);
 
 const PEERS = ['millrace', 'zeromq', 'nats', 'socket', 'coalesced'];
+/** From Debian's package of that name. */
+const NATS_SERVER = 'nats-server';
 const PAYLOADS = ['bytes', 'object', 'struct'];
 const CASES = [...PAYLOADS, 'roundtrip', 'idle'];
 const CASE_TITLES = {
@@ -132,7 +134,7 @@ for (const [signal, number] of [
 
 /** @returns the server's address, or null where there is no nats-server */
 async function startNats(folder) {
-  const found = spawnSync('nats-server', ['--version']);
+  const found = spawnSync(NATS_SERVER, ['--version']);
   if (found.error) return null;
   const child = spawn(
     'nats-server',
@@ -386,7 +388,7 @@ function machine() {
       commit: quietly('git', ['rev-parse', '--short', 'HEAD']),
       zeromq: version(join(here, 'node_modules', 'zeromq', 'package.json')),
       nats: version(join(here, 'node_modules', '@nats-io', 'transport-node', 'package.json')),
-      natsServer: quietly('nats-server', ['--version']),
+      natsServer: quietly(NATS_SERVER, ['--version']),
       msgpackr: version(join(root, 'node_modules', 'msgpackr', 'package.json')),
     },
   };

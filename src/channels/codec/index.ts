@@ -2,9 +2,7 @@ export { bytes } from './bytes.js';
 export {
   type Codec,
   CodecError,
-  type CodecErrorCode,
   type CodecOption,
-  DEFAULT_LIMITS,
   type DecodeLimits,
   type Decoder,
   type Encoder,
@@ -16,8 +14,6 @@ export { msgpackr } from './msgpack.js';
 export { resolveCodec } from './resolve.js';
 export {
   type FieldType,
-  type FieldValue,
-  type ScalarType,
   type StructSpec,
   type StructValue,
   struct,

@@ -15,7 +15,7 @@ import { type Field, type Layout, layoutOf, type StructSpec, type StructValue } 
 import { RANGES, refuse } from './struct-range.js';
 import { sources, targets } from './view.js';
 
-export type { FieldType, FieldValue, ScalarType, StructSpec, StructValue } from './struct-layout.js';
+export type { FieldType, StructSpec, StructValue } from './struct-layout.js';
 
 type Write = (view: DataView, bytes: Uint8Array, at: number, value: Record<string, unknown>) => void;
 type Read = (view: DataView, at: number) => unknown;
