@@ -137,7 +137,7 @@ async function startNats(folder) {
   const found = spawnSync(NATS_SERVER, ['--version']);
   if (found.error) return null;
   const child = spawn(
-    'nats-server',
+    NATS_SERVER,
     ['-a', '127.0.0.1', '-p', '-1', '--ports_file_dir', folder, '-l', '/dev/null'],
     {
       stdio: 'ignore',
