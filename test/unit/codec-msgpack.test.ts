@@ -249,6 +249,13 @@ describe('definitions', () => {
     }
   });
 
+  it('are not made for keys that have no UTF-8, which become U+FFFD as in values', () => {
+    const pair = new Pair(msgpackr);
+    for (let i = 0; i < 3; i++) same(pair.trip([{ '\ud800': i }, { a: i }]), [{ '\ufffd': i }, { a: i }]);
+    same(pair.trip({ 'x\ude00': '\ud83d' }), { 'x\ufffd': '\ufffd' });
+    same(pair.trip({ 'x\ud83d\ude00': 1 }), { 'x\ud83d\ude00': 1 });
+  });
+
   it('may come again, but not with another meaning', () => {
     const decoder = msgpackr.decoder();
     const define = (value: unknown) => decoder.define(new TextEncoder().encode(JSON.stringify(value)));
