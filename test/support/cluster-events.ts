@@ -55,7 +55,11 @@ export class Recorder implements ClusterEvents {
       };
       const timer = setTimeout(() => {
         this.waiters.delete(look);
-        const last = this.told.slice(-8).map((event) => JSON.stringify(event, (_, value) => (value instanceof Error ? value.message : value)));
+        const last = this.told
+          .slice(-8)
+          .map((event) =>
+            JSON.stringify(event, (_, value) => (value instanceof Error ? value.message : value)),
+          );
         reject(new Error(`did not happen in ${deadline} ms: ${what}\n${last.join('\n')}`));
       }, deadline);
       this.waiters.add(look);

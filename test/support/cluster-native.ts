@@ -13,7 +13,8 @@ export interface Call {
 const locks = new Map<string, number>();
 let tokens = 0;
 
-const failure = (code: string, what: string, detail: string) => Object.assign(new Error(detail), { code, what, detail });
+const failure = (code: string, what: string, detail: string) =>
+  Object.assign(new Error(detail), { code, what, detail });
 
 /** The parts of the addon that the cluster uses, in memory. `fail` makes the next call of that name throw. */
 export class ClusterNative implements Native {
@@ -61,7 +62,8 @@ export class ClusterNative implements Native {
     this.maybeFail('connect');
     const member = this.member(handle);
     if (!member.peers.has(peer)) throw failure('EINVAL', 'connect', `peer ${peer} is not reserved`);
-    if (Buffer.from(offer).toString() !== `offer ${incarnation}`) throw failure('EPROTO', 'connect', 'the offer is bad');
+    if (Buffer.from(offer).toString() !== `offer ${incarnation}`)
+      throw failure('EPROTO', 'connect', 'the offer is bad');
     this.calls.push({ call: 'connect', handle, peer, detail: incarnation });
   }
 

@@ -48,7 +48,9 @@ export class Strings {
         resolve();
       };
       const timer = setTimeout(() => {
-        reject(new Error(`did not happen: ${what}; received ${JSON.stringify(this.received).slice(0, 2000)}`));
+        reject(
+          new Error(`did not happen: ${what}; received ${JSON.stringify(this.received).slice(0, 2000)}`),
+        );
       }, 10_000);
       this.waiters.add(look);
       look();
@@ -94,7 +96,13 @@ export class Puppet {
 
   /** The next connection that somebody makes to it. */
   arrival(): Promise<Strings> {
-    return new Promise((resolve) => this.arrivals.push(resolve));
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => reject(new Error('nobody connected to the puppet')), 10_000);
+      this.arrivals.push((strings) => {
+        clearTimeout(timer);
+        resolve(strings);
+      });
+    });
   }
 
   connect(incarnation: number): Strings {

@@ -4,9 +4,9 @@ import {
   type ControlMessage,
   encodeFrame,
   FrameDecoder,
-  MalformedFrame,
   MAX_DEPTH,
   MAX_FRAME,
+  MalformedFrame,
 } from '../../src/cluster/framing.js';
 
 const frame = (body: string | Uint8Array, length = Buffer.byteLength(body as string)): Buffer => {
@@ -31,17 +31,24 @@ const jsonMessage = fc
 describe('a stream of frames', () => {
   test('is the same whatever pieces it comes in', () => {
     fc.assert(
-      fc.property(fc.array(jsonMessage, { maxLength: 8 }), fc.array(fc.nat(), { maxLength: 30 }), (messages, cuts) => {
-        const stream = Buffer.concat(messages.map((message) => encodeFrame(message)));
-        const at = [...new Set(cuts.map((cut) => cut % (stream.length + 1)))].sort((a, b) => a - b);
-        const chunks = [0, ...at].map((start, i) => stream.subarray(start, at[i] ?? stream.length));
-        expect(decode(...chunks)).toEqual(JSON.parse(JSON.stringify(messages)));
-      }),
+      fc.property(
+        fc.array(jsonMessage, { maxLength: 8 }),
+        fc.array(fc.nat(), { maxLength: 30 }),
+        (messages, cuts) => {
+          const stream = Buffer.concat(messages.map((message) => encodeFrame(message)));
+          const at = [...new Set(cuts.map((cut) => cut % (stream.length + 1)))].sort((a, b) => a - b);
+          const chunks = [0, ...at].map((start, i) => stream.subarray(start, at[i] ?? stream.length));
+          expect(decode(...chunks)).toEqual(JSON.parse(JSON.stringify(messages)));
+        },
+      ),
     );
   });
 
   test('byte by byte', () => {
-    const stream = Buffer.concat([encodeFrame({ type: 'a', n: 1 }), encodeFrame({ type: 'b', text: 'é€😀' })]);
+    const stream = Buffer.concat([
+      encodeFrame({ type: 'a', n: 1 }),
+      encodeFrame({ type: 'b', text: 'é€😀' }),
+    ]);
     const decoder = new FrameDecoder();
     const messages: ControlMessage[] = [];
     for (const byte of stream) decoder.push(Uint8Array.of(byte), (message) => messages.push(message));
@@ -74,7 +81,10 @@ describe('a stream of frames', () => {
     const largest = { type: 't', body: 'x'.repeat(room) };
     expect(decode(encodeFrame(largest))).toEqual([largest]);
     expect(() => encodeFrame({ type: 't', body: 'x'.repeat(room + 1) })).toThrow(
-      expect.objectContaining({ code: 'ERR_CONTROL_TOO_LARGE', details: { type: 't', bytes: MAX_FRAME + 1, limit: MAX_FRAME } }),
+      expect.objectContaining({
+        code: 'ERR_CONTROL_TOO_LARGE',
+        details: { type: 't', bytes: MAX_FRAME + 1, limit: MAX_FRAME },
+      }),
     );
   });
 });
@@ -98,8 +108,17 @@ describe('bad input', () => {
     ['__proto__', frame('{"type":"a","__proto__":{}}')],
     ['__proto__ deep inside', frame('{"type":"a","body":[{"b":{"__proto__":1}}]}')],
     ['__proto__ with an escape', frame('{"type":"a","\\u005f_proto__":{}}')],
-    ['broken UTF-8', frame(Buffer.concat([Buffer.from('{"type":"'), Buffer.from([0xc3]), Buffer.from('"}')]), 12)],
-    ['a lone surrogate in UTF-8', frame(Buffer.concat([Buffer.from('{"type":"'), Buffer.from([0xed, 0xa0, 0x80]), Buffer.from('"}')]), 14)],
+    [
+      'broken UTF-8',
+      frame(Buffer.concat([Buffer.from('{"type":"'), Buffer.from([0xc3]), Buffer.from('"}')]), 12),
+    ],
+    [
+      'a lone surrogate in UTF-8',
+      frame(
+        Buffer.concat([Buffer.from('{"type":"'), Buffer.from([0xed, 0xa0, 0x80]), Buffer.from('"}')]),
+        14,
+      ),
+    ],
     ['a byte order mark', frame('\ufeff{"type":"a"}')],
     ['nesting of MAX_DEPTH + 1', frame(`{"type":"a","b":${'['.repeat(MAX_DEPTH)}${']'.repeat(MAX_DEPTH)}}`)],
     ['a mebibyte of brackets', frame('['.repeat(MAX_FRAME))],

@@ -1,7 +1,15 @@
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { type ControlMessage, MalformedFrame } from '../../src/cluster/framing.js';
-import { greet, type Hello, judge, type Known, parseHello, parseRefusal, versionOf } from '../../src/cluster/handshake.js';
+import {
+  greet,
+  type Hello,
+  judge,
+  type Known,
+  parseHello,
+  parseRefusal,
+  versionOf,
+} from '../../src/cluster/handshake.js';
 import { Outbox } from '../../src/cluster/outbox.js';
 
 const hello: Hello = {
@@ -70,12 +78,36 @@ describe('which connection stays', () => {
     ['nobody is known, and the hello continues a session', 1, { yourSession: 9 }, undefined, 'session'],
     ['the hello continues another session', 1, { yourSession: 9 }, known, 'session'],
     ['the connection was lost on both sides', 1, { yourSession: 3, established: 1 }, known, 'accept'],
-    ['it was lost on the other side only', 1, { yourSession: 3, established: 1 }, { ...known, connected: true }, 'replace'],
+    [
+      'it was lost on the other side only',
+      1,
+      { yourSession: 3, established: 1 },
+      { ...known, connected: true },
+      'replace',
+    ],
     ['a late second attempt', 1, {}, { ...known, connected: true }, 'duplicate'],
-    ['two attempts at once, ours counts', 1, {}, { ...known, theirSession: 0, established: 0, attempting: true }, 'duplicate'],
-    ['two attempts at once, theirs counts', 200, {}, { ...known, theirSession: 0, established: 0, attempting: true }, 'accept'],
+    [
+      'two attempts at once, ours counts',
+      1,
+      {},
+      { ...known, theirSession: 0, established: 0, attempting: true },
+      'duplicate',
+    ],
+    [
+      'two attempts at once, theirs counts',
+      200,
+      {},
+      { ...known, theirSession: 0, established: 0, attempting: true },
+      'accept',
+    ],
     ['the peer began anew', 1, { session: 6 }, { ...known, connected: true }, 'renew'],
-    ['a connection of an earlier session is late', 1, { session: 4 }, { ...known, connected: true }, 'duplicate'],
+    [
+      'a connection of an earlier session is late',
+      1,
+      { session: 4 },
+      { ...known, connected: true },
+      'duplicate',
+    ],
   ];
   test.each(cases)('%s', (_, own, part, peer, verdict) => {
     expect(judge(own, { ...hello, ...part }, peer)).toBe(verdict);
@@ -85,7 +117,13 @@ describe('which connection stays', () => {
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 1000 }), fc.integer({ min: 1, max: 1000 }), (a, b) => {
         fc.pre(a !== b);
-        const trying: Known = { session: 1, theirSession: 0, established: 0, connected: false, attempting: true };
+        const trying: Known = {
+          session: 1,
+          theirSession: 0,
+          established: 0,
+          connected: false,
+          attempting: true,
+        };
         const atA = judge(a, { ...hello, incarnation: b }, trying);
         const atB = judge(b, { ...hello, incarnation: a }, trying);
         expect([atA, atB].sort()).toEqual(['accept', 'duplicate']);

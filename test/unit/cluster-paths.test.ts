@@ -76,12 +76,19 @@ describe('file names', () => {
     expect(parseFileName(lockName(2 ** 53 - 1))).toEqual({ kind: 'lock', incarnation: 2 ** 53 - 1 });
   });
 
-  test.each(['m-0.lock', 'm-01.lock', 'm--1.lock', 'm-1.locked', 'xm-1.lock', 'i-1', 'm-9007199254740992.lock', 'm-1.lock\n', ''])(
-    '%j is not one',
-    (name) => {
-      expect(parseFileName(name)).toBeUndefined();
-    },
-  );
+  test.each([
+    'm-0.lock',
+    'm-01.lock',
+    'm--1.lock',
+    'm-1.locked',
+    'xm-1.lock',
+    'i-1',
+    'm-9007199254740992.lock',
+    'm-1.lock\n',
+    '',
+  ])('%j is not one', (name) => {
+    expect(parseFileName(name)).toBeUndefined();
+  });
 });
 
 test('MILLRACE_SHM_DIR is made absolute', () => {

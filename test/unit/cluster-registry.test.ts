@@ -7,11 +7,11 @@ import {
   isAlive,
   listDomains,
   otherLayouts,
-  readNote,
   Registration,
+  readNote,
   removeFolders,
-  scan,
   SUN_PATH,
+  scan,
   sweep,
 } from '../../src/cluster/registry.js';
 import { MillraceError } from '../../src/errors.js';
@@ -49,7 +49,9 @@ describe('a registration', () => {
     expect(fs.statSync(one.folder).mode & 0o777).toBe(0o700);
     expect(fs.statSync(rootFolder(base)).mode & 0o777).toBe(0o700);
     expect(fs.readdirSync(one.folder)).toEqual([stagedName(one.incarnation)]);
-    expect(scan(native, one.folder)).toMatchObject([{ incarnation: one.incarnation, alive: true, staged: true }]);
+    expect(scan(native, one.folder)).toMatchObject([
+      { incarnation: one.incarnation, alive: true, staged: true },
+    ]);
     expect(one.publish()).toBe(true);
     expect(fs.readdirSync(one.folder)).toEqual([lockName(one.incarnation)]);
     const [entry] = scan(native, one.folder);
@@ -135,7 +137,11 @@ describe('a registration', () => {
 
 describe('the dead', () => {
   const leftovers = (registration: Registration) => {
-    for (const name of [`i-${registration.incarnation}.0`, `i-${registration.incarnation}.1`, `m-${registration.incarnation}.sock`]) {
+    for (const name of [
+      `i-${registration.incarnation}.0`,
+      `i-${registration.incarnation}.1`,
+      `m-${registration.incarnation}.sock`,
+    ]) {
       fs.writeFileSync(join(registration.folder, name), 'x'.repeat(100));
     }
     dropLock(join(registration.folder, lockName(registration.incarnation)));
@@ -248,7 +254,10 @@ describe('what is in the way', () => {
     ['EACCES', 'ERR_FOLDER_ACCESS', /user \d+ may not write/],
     ['EIO', 'ERR_NATIVE', /EIO/],
   ])('%s while locking', (errno, code, message) => {
-    native.fail.set('lockPresence', Object.assign(new Error(`${errno}: x`), { code: errno, errno: -1, what: 'open', detail: '' }));
+    native.fail.set(
+      'lockPresence',
+      Object.assign(new Error(`${errno}: x`), { code: errno, errno: -1, what: 'open', detail: '' }),
+    );
     const error = caught(() => stage());
     expect(error).toMatchObject({ code, errnoName: errno, errno: -1 });
     expect(error.message).toMatch(message);
