@@ -86,21 +86,75 @@ export interface PatternMessage<T> {
 /** What happens besides messages. Everything that heals, was refused or was dropped shows here. */
 export type StatusEvent =
   /** next() was refused `count` times in this turn. */
-  | { readonly type: 'refused'; readonly channel: string; readonly count: number; readonly error: AnyMillraceError }
+  | {
+      readonly type: 'refused';
+      readonly channel: string;
+      readonly count: number;
+      readonly error: AnyMillraceError;
+    }
   /** A value could not be encoded or is not valid; `count` times in this turn, `error` is the first. */
-  | { readonly type: 'encode-error'; readonly channel: string; readonly count: number; readonly error: AnyMillraceError }
+  | {
+      readonly type: 'encode-error';
+      readonly channel: string;
+      readonly count: number;
+      readonly error: AnyMillraceError;
+    }
   /** A message could not be decoded or is not valid; it was skipped and is a gap. */
-  | { readonly type: 'decode-error'; readonly channel: string; readonly peer: Publisher; readonly count: number; readonly error: AnyMillraceError }
+  | {
+      readonly type: 'decode-error';
+      readonly channel: string;
+      readonly peer: Publisher;
+      readonly count: number;
+      readonly error: AnyMillraceError;
+    }
   /** A peer's codec or schema differs; nothing of it is decoded. */
-  | { readonly type: 'mismatch'; readonly channel: string; readonly peer: Publisher; readonly ours: string; readonly theirs: string; readonly error: AnyMillraceError }
+  | {
+      readonly type: 'mismatch';
+      readonly channel: string;
+      readonly peer: Publisher;
+      readonly ours: string;
+      readonly theirs: string;
+      readonly error: AnyMillraceError;
+    }
   /** Messages were dropped for a subscriber, as its policy says. `count` since the last such event, `total` ever. */
-  | { readonly type: 'dropped'; readonly channel: string; readonly peer: Publisher; readonly count: number; readonly total: number; readonly reason: GapReason }
+  | {
+      readonly type: 'dropped';
+      readonly channel: string;
+      readonly peer: Publisher;
+      readonly count: number;
+      readonly total: number;
+      readonly reason: GapReason;
+    }
   /** Messages of a publisher are missing here. */
-  | { readonly type: 'gap'; readonly channel: string; readonly peer: Publisher; readonly from: number; readonly to: number; readonly count: number; readonly reason: GapReason }
+  | {
+      readonly type: 'gap';
+      readonly channel: string;
+      readonly peer: Publisher;
+      readonly from: number;
+      readonly to: number;
+      readonly count: number;
+      readonly reason: GapReason;
+    }
   /** A publisher completed, or ended with an error. It may still be in the domain. */
-  | { readonly type: 'publisher-done'; readonly channel: string; readonly peer: Publisher; readonly how: 'complete' | 'error'; readonly error?: { readonly name: string; readonly message: string; readonly code?: string } }
-  | { readonly type: 'subscriber-joined'; readonly channel: string; readonly peer: Publisher; readonly subscribers: number }
-  | { readonly type: 'subscriber-left'; readonly channel: string; readonly peer: Publisher; readonly subscribers: number }
+  | {
+      readonly type: 'publisher-done';
+      readonly channel: string;
+      readonly peer: Publisher;
+      readonly how: 'complete' | 'error';
+      readonly error?: { readonly name: string; readonly message: string; readonly code?: string };
+    }
+  | {
+      readonly type: 'subscriber-joined';
+      readonly channel: string;
+      readonly peer: Publisher;
+      readonly subscribers: number;
+    }
+  | {
+      readonly type: 'subscriber-left';
+      readonly channel: string;
+      readonly peer: Publisher;
+      readonly subscribers: number;
+    }
   | { readonly type: 'peer-joined'; readonly peer: Publisher }
   | { readonly type: 'peer-left'; readonly peer: Publisher }
   /** A peer died. What it had published and what had arrived is still delivered. */

@@ -1,0 +1,520 @@
+import type { ReadableStream, WritableStream } from 'node:stream/web';
+import { Observable, type Observer, type Subscriber } from 'rxjs';
+import { MillraceError, MillraceTypeError } from '../errors.js';
+import type { Codec } from './codec/index.js';
+import type { Engine } from './engine.js';
+import { batches$, events$ } from './events.js';
+import { ChannelIterator } from './iterate.js';
+import { Listening } from './listening.js';
+import { abortSignal, type ChannelSettings, checkNames, integer, milliseconds } from './options.js';
+import { type AnyOutChannel, type OutChannel, REFUSED } from './outbound.js';
+import { validator } from './schema.js';
+import { Publication, until, whenDelivered } from './settle.js';
+import { Status } from './status.js';
+import type { Wanted } from './subscription.js';
+import type {
+  ChannelEvent,
+  ChannelStats,
+  DrainReport,
+  Headers,
+  PublishReceipt,
+  StatusEvent,
+} from './types.js';
+import { readableOf, writableOf } from './webstreams.js';
+import type { DoneBody } from './wire.js';
+
+/** drain() waits for so long unless told otherwise. */
+export const DRAIN_MS = 5000;
+/** ready() waits for so long unless told otherwise. */
+const READY_MS = 30_000;
+
+/** What offer() and publish() take besides the value. */
+export interface SendOptions {
+  /** Short strings that travel with the message; subscribers see them on `messages$`. */
+  readonly headers?: Headers;
+}
+
+/** What ready() takes. */
+export interface ReadyOptions {
+  /** Subscribers (members) that this publisher must have; 1 unless `publishers` is given. */
+  readonly subscribers?: number;
+  /** Publishers that must have acknowledged this subscriber. */
+  readonly publishers?: number;
+  /** In ms; 30 s unless given. */
+  readonly timeout?: number;
+  readonly signal?: AbortSignal;
+}
+
+/** What flush() takes. */
+export interface FlushOptions {
+  /** Stops waiting; the report then says what is not known to be delivered. */
+  readonly signal?: AbortSignal;
+}
+
+/** What drain() takes. */
+export interface DrainOptions extends FlushOptions {
+  /** In ms; 5 s unless given. */
+  readonly timeout?: number;
+}
+
+/** Reads drain's argument: a time or an object. */
+export function drainOptions(given: number | DrainOptions | undefined): {
+  timeout: number;
+  signal: AbortSignal | undefined;
+} {
+  if (typeof given === 'object' && given !== null) {
+    checkNames('drain()', given, ['timeout', 'signal']);
+    return {
+      timeout: milliseconds('drain()', 'timeout', given.timeout, DRAIN_MS),
+      signal: abortSignal('drain()', given.signal),
+    };
+  }
+  return { timeout: milliseconds('drain()', 'timeout', given, DRAIN_MS), signal: undefined };
+}
+
+/** What a channel needs of its member. */
+export interface ChannelHost {
+  readonly engine: Engine;
+  /** Its name is free again. */
+  forget(channel: Channel<unknown, never>): void;
+}
+
+/** What a subscription asks for, from the settings of a channel or pattern. */
+export function wantedOf(
+  settings: ChannelSettings,
+  what: { channel: string } | { pattern: string; matches(channel: string): boolean },
+): Wanted {
+  const { schema, validate } = settings;
+  return {
+    channel: 'channel' in what ? what.channel : null,
+    pattern: 'pattern' in what ? what.pattern : null,
+    matches: 'channel' in what ? (name) => name === what.channel : what.matches,
+    overflow: settings.overflow,
+    window: settings.windowBytes,
+    codec: settings.codec,
+    schemaId: settings.schemaId,
+    replay: settings.replay,
+    replayBytes: settings.replayBytes,
+    echo: settings.echo,
+    validator: schema === null || validate === 'off' ? null : () => validator(schema, validate),
+  };
+}
+
+/**
+ * A named, typed stream of a domain. As an Observable it gives what other members publish (and, with `echo`, this one); as an
+ * Observer it publishes. Hot: a subscriber hears what comes after it subscribed, and what `replay` keeps.
+ *
+ * It completes on close() and when the member leaves, and errors only on a fatal local fault. What heals, refusals and codec
+ * errors go to `status$`.
+ */
+export class Channel<T, In = T> extends Observable<T> implements Observer<In>, AsyncIterable<T> {
+  /** The channel's name. */
+  readonly name: string;
+  /** Messages, gaps, and publishers that join and leave, in order. */
+  readonly messages$: Observable<ChannelEvent<T>>;
+  /** What happens besides messages: refusals, drops, codec errors, subscribers, publishers that are done. */
+  readonly status$: Observable<StatusEvent>;
+  readonly #host: ChannelHost;
+  readonly #engine: Engine;
+  readonly #settings: ChannelSettings;
+  readonly #status: Status;
+  readonly #listening: Listening;
+  #out: OutChannel<In> | null = null;
+  #closed = false;
+  /** Messages for a channel that was closed before it ever published. */
+  #refusedClosed = 0;
+
+  /** @internal Channels are made by member.channel(). */
+  constructor(host: ChannelHost, name: string, settings: ChannelSettings) {
+    // RxJS calls this for each subscriber. It is fed straight from the delivery: no Subject in between.
+    super(function (this: Observable<T>, subscriber: Subscriber<T>) {
+      return (this as Channel<T, In>).#subscribed(subscriber);
+    });
+    this.name = name;
+    this.#host = host;
+    this.#engine = host.engine;
+    this.#settings = settings;
+    this.#status = new Status(host.engine.status);
+    this.#listening = new Listening(host.engine, wantedOf(settings, { channel: name }), this.#status);
+    this.messages$ = events$<T>(() => this.#open());
+    this.status$ = this.#status.events$;
+  }
+
+  /** Whether close() was called, or the member has left. */
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  // ---- publishing ----------------------------------------------------------------------------------------------------
+
+  /**
+   * Publishes a value to every subscriber. Never blocks and never throws: when it is refused (a `wait` subscriber is full, the
+   * value cannot be encoded, the publishing has ended) that is counted, and shows on `status$` once a turn.
+   */
+  next(value: In): void {
+    this.#emit(value, undefined);
+  }
+
+  /**
+   * Publishes a value, or takes nothing and returns false. Then `whenWritable()` tells when to try again, unless the value
+   * itself is the reason, which `status$` says.
+   */
+  offer(value: In, options?: SendOptions): boolean {
+    return this.#emit(value, headersOf('offer()', options)) > 0;
+  }
+
+  /**
+   * Publishes a value and waits until it is in the inbox of everyone who subscribes now.
+   * @returns its sequence, how many have it, and for how many their policy dropped it
+   * @throws MillraceError (rejects) when it is refused: ERR_REFUSED, ERR_ENCODE, ERR_MESSAGE_TOO_LARGE …; ERR_PEER_LOST when
+   *   a subscriber died, with `ambiguous` set if it may have it
+   */
+  publish(value: In, options?: SendOptions): Promise<PublishReceipt> {
+    let headers: Headers | undefined;
+    try {
+      headers = headersOf('publish()', options);
+    } catch (error) {
+      return Promise.reject(error);
+    }
+    const out = this.#publisher();
+    if (out === null) return Promise.reject(this.#closedError());
+    const publication = new Publication(this.name);
+    const sequence = out.emit(value, headers, (destinations) => publication.to(destinations));
+    if (sequence < 0) return Promise.reject(out.lastError);
+    publication.taken(sequence);
+    return this.#held(publication.promise);
+  }
+
+  /** Ends this member's publishing: peers see `publisher-done`. Subscribing goes on. */
+  complete(): void {
+    this.#publisher()?.end({ how: 'complete' });
+  }
+
+  /** Ends this member's publishing with an error, whose name, message and code peers see in `publisher-done`. */
+  error(error: unknown): void {
+    this.#publisher()?.end(doneBody(error));
+  }
+
+  /**
+   * Resolves when a message would be taken: at once, or when slow `wait` subscribers have room again.
+   * @throws MillraceError (rejects) ERR_ABORTED; ERR_PUBLISHING_ENDED or ERR_CHANNEL_CLOSED when that will never be
+   */
+  whenWritable(signal?: AbortSignal): Promise<void> {
+    const out = this.#publisher();
+    if (out === null) return Promise.reject(this.#closedError());
+    return until(
+      this.#engine,
+      `whenWritable() of ${JSON.stringify(this.name)}`,
+      { timeout: Number.POSITIVE_INFINITY, signal },
+      (sign) => {
+        let over = false;
+        let stop = () => {};
+        const again = () => {
+          stop = out.onWritable(() => {
+            sign();
+            if (!over) again();
+          });
+        };
+        again();
+        return () => {
+          over = true;
+          stop();
+        };
+      },
+      () => {
+        if (out.writable) return { value: undefined };
+        if (out.ended !== null) throw out.endError;
+        return null;
+      },
+      () => '',
+    );
+  }
+
+  /**
+   * Waits until everything published here so far is delivered: handed to every subscriber's `next`. No time-out; a subscriber
+   * that dies or leaves is reported and not waited for.
+   */
+  flush(options?: FlushOptions): Promise<DrainReport> {
+    checkNames('flush()', options, ['signal']);
+    return this.#drain(Number.POSITIVE_INFINITY, abortSignal('flush()', options?.signal));
+  }
+
+  /** flush() with a time-out (5 s unless given): resolves to what was not delivered, per peer. Never rejects. */
+  drain(options?: number | DrainOptions): Promise<DrainReport> {
+    const { timeout, signal } = drainOptions(options);
+    return this.#drain(timeout, signal);
+  }
+
+  /**
+   * Waits until this publisher has so many subscribers, or this subscriber was acknowledged by so many publishers.
+   * @returns how many there are
+   * @throws MillraceError (rejects) ERR_TIMEOUT, ERR_ABORTED, ERR_CHANNEL_CLOSED
+   */
+  ready(options: ReadyOptions = {}): Promise<{ subscribers: number; publishers: number }> {
+    checkNames('ready()', options, ['subscribers', 'publishers', 'timeout', 'signal']);
+    const publishers = integer('ready()', 'publishers', options.publishers, 0, 0, 2 ** 31);
+    const standard = options.publishers === undefined ? 1 : 0;
+    const subscribers = integer('ready()', 'subscribers', options.subscribers, standard, 0, 2 ** 31);
+    const timeout = milliseconds('ready()', 'timeout', options.timeout, READY_MS);
+    const signal = abortSignal('ready()', options.signal);
+    const out = subscribers > 0 ? this.#publisher() : this.#out;
+    if (this.#closed) return Promise.reject(this.#closedError());
+    const now = () => ({ subscribers: out?.destinations.length ?? 0, publishers: this.#publishers() });
+    return until(
+      this.#engine,
+      `ready() of ${JSON.stringify(this.name)}`,
+      { timeout, signal },
+      (sign) => {
+        const stops = [out?.onSubscribers(sign), this.#listening.onAcknowledged(sign), this.#onClose(sign)];
+        return () => {
+          for (const stop of stops) stop?.();
+        };
+      },
+      () => {
+        const found = now();
+        if (found.subscribers >= subscribers && found.publishers >= publishers) return { value: found };
+        if (this.#closed) throw this.#closedError();
+        return null;
+      },
+      () => {
+        const found = now();
+        const parts = [];
+        if (subscribers > 0) parts.push(`${found.subscribers} of ${subscribers} subscribers are there`);
+        if (publishers > 0) parts.push(`${found.publishers} of ${publishers} publishers have answered`);
+        return parts.join(', ');
+      },
+    );
+  }
+
+  // ---- other ways to read ----------------------------------------------------------------------------------------------
+
+  /**
+   * The values as `for await` takes them. What is not taken yet counts against the byte window, so a slow loop slows (or loses
+   * from, as `overflow` says) its publishers and never fills the memory. Leaving the loop unsubscribes.
+   */
+  [Symbol.asyncIterator](): AsyncIterableIterator<T> {
+    return this.values();
+  }
+
+  /** The same with a signal: when it fires the loop throws ERR_ABORTED. */
+  values(options: { signal?: AbortSignal } = {}): AsyncIterableIterator<T> {
+    checkNames('values()', options, ['signal']);
+    return new ChannelIterator<T>(
+      this.#engine,
+      this.#open(),
+      (_origin, value) => value as T,
+      abortSignal('values()', options.signal),
+    );
+  }
+
+  /** The values in arrays: what one turn delivered, at most `max` (4,096 unless given) at a time. */
+  batches(options: { max?: number } = {}): Observable<T[]> {
+    checkNames('batches()', options, ['max']);
+    const max = integer('batches()', 'max', options.max, 4096, 1, 2 ** 31);
+    return batches$<T>(
+      () => this.#open(),
+      max,
+      (_origin, value) => value as T,
+    );
+  }
+
+  /** A Web stream of the values; cancelling it unsubscribes. */
+  readable(options: { signal?: AbortSignal } = {}): ReadableStream<T> {
+    return readableOf(this.values(options));
+  }
+
+  /** A Web stream that publishes; closing it is complete(), aborting it error(). */
+  writable(): WritableStream<In> {
+    return writableOf<In>({
+      offer: (value) => this.offer(value),
+      whenWritable: (signal) => this.whenWritable(signal),
+      throwRefusal: () => {
+        if (this.#out === null) throw this.#closedError();
+        if (this.#out.lastCode !== REFUSED.FULL) throw this.#out.lastError as MillraceError;
+      },
+      complete: () => this.complete(),
+      error: (error) => this.error(error),
+      flush: () => this.flush(),
+    });
+  }
+
+  // ---- state and end -----------------------------------------------------------------------------------------------------
+
+  /** Counts since the channel was opened. */
+  stats(): ChannelStats {
+    const out = this.#out;
+    const { received, receivedBytes, missing, decodeErrors, duplicates } = this.#engine.inbound.counts(
+      this.name,
+    );
+    return {
+      published: out?.sequence ?? 0,
+      publishedBytes: out?.counts.publishedBytes ?? 0,
+      refused: (out?.counts.refused ?? 0) + this.#refusedClosed,
+      encodeErrors: out?.counts.encodeErrors ?? 0,
+      dropped: out?.counts.dropped ?? 0,
+      received,
+      receivedBytes,
+      missing,
+      decodeErrors,
+      duplicates,
+      subscribers: out?.destinations.length ?? 0,
+      publishers: this.#publishers(),
+      queuedBytes: out?.queuedBytes ?? 0,
+    };
+  }
+
+  /**
+   * Closes the channel in this member: own subscribers complete, publishing ends (what is queued is still sent), and the name
+   * is free. Idempotent. To know that everything was delivered, drain() before, or `await using`.
+   */
+  close(): void {
+    this.end();
+    this.#host.forget(this as unknown as Channel<unknown, never>);
+  }
+
+  /** drain() and close(). */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.drain();
+    this.close();
+  }
+
+  /** @internal Ends it without its member. */
+  end(error?: Error): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#listening.end(error);
+    if (this.#out !== null && !this.#engine.closed) this.#engine.unpublish(this.#out);
+    for (const call of [...this.#closeCalls]) call();
+    this.#status.complete();
+  }
+
+  /** @internal What it was opened with. */
+  get settings(): ChannelSettings {
+    return this.#settings;
+  }
+
+  /** @internal Its publishing half, if it has published. */
+  get out(): AnyOutChannel | null {
+    return this.#out;
+  }
+
+  /** @internal Local subscribers. */
+  get listeners(): number {
+    return this.#listening.count;
+  }
+
+  // ---- inside --------------------------------------------------------------------------------------------------------
+
+  readonly #closeCalls = new Set<() => void>();
+
+  #onClose(call: () => void): () => void {
+    this.#closeCalls.add(call);
+    return () => this.#closeCalls.delete(call);
+  }
+
+  #emit(value: In, headers: Headers | undefined): number {
+    const out = this.#out ?? this.#publisher();
+    if (out !== null) return out.emit(value, headers, null);
+    this.#refusedClosed++;
+    return REFUSED.ENDED;
+  }
+
+  /** A channel becomes a publisher when it is first used as one: pure subscribers are no publishers to anybody. */
+  #publisher(): OutChannel<In> | null {
+    if (this.#out !== null || this.#closed) return this.#out;
+    const { codec, schema, schemaId, validate, maxQueueBytes, maxWait, replay, replayBytes, lane } =
+      this.#settings;
+    this.#out = this.#engine.publish<In>(
+      this.name,
+      {
+        codec: codec as unknown as Codec<In>,
+        schemaId,
+        maxQueueBytes,
+        maxWait,
+        replay,
+        replayBytes,
+        lane: lane === 'own' ? this.#engine.openLane() : 0,
+        validate: schema === null || validate === 'off' ? null : validator(schema, validate),
+      },
+      this.#status,
+    );
+    return this.#out;
+  }
+
+  #publishers(): number {
+    let count = 0;
+    for (const _ of this.#engine.inbound.originsOf(this.name)) count++;
+    return count;
+  }
+
+  #open(): Listening | null {
+    return this.#closed ? null : this.#listening;
+  }
+
+  #subscribed(subscriber: Subscriber<T>): (() => void) | undefined {
+    if (this.#closed) {
+      subscriber.complete();
+      return undefined;
+    }
+    return this.#listening.plain(subscriber);
+  }
+
+  #drain(timeout: number, signal: AbortSignal | undefined): Promise<DrainReport> {
+    return whenDelivered(
+      this.#engine,
+      this.#out === null || this.#engine.closed ? [] : [this.#out],
+      timeout,
+      signal,
+    );
+  }
+
+  #held<V>(promise: Promise<V>): Promise<V> {
+    const release = this.#engine.hold();
+    promise.then(release, release);
+    return promise;
+  }
+
+  #closedError(): MillraceError {
+    return this.#engine.closed
+      ? new MillraceError(
+          'ERR_MEMBER_CLOSED',
+          `The member has left the domain; channel ${JSON.stringify(this.name)} is closed.`,
+        )
+      : new MillraceError(
+          'ERR_CHANNEL_CLOSED',
+          `Channel ${JSON.stringify(this.name)} is closed. Open it again with member.channel().`,
+        );
+  }
+}
+
+function doneBody(error: unknown): DoneBody {
+  const known = error instanceof Error ? error : new Error(String(error));
+  const { code } = known as { code?: unknown };
+  return {
+    how: 'error',
+    error: {
+      name: known.name.slice(0, 200),
+      message: known.message.slice(0, 1000),
+      ...(typeof code === 'string' ? { code: code.slice(0, 200) } : {}),
+    },
+  };
+}
+
+function headersOf(call: string, options: SendOptions | undefined): Headers | undefined {
+  if (options === undefined) return undefined;
+  checkNames(call, options, ['headers']);
+  const { headers } = options;
+  if (headers === undefined) return undefined;
+  if (typeof headers !== 'object' || headers === null) {
+    throw new MillraceTypeError('ERR_INVALID_OPTION', `${call}: headers must be an object of strings.`);
+  }
+  for (const [name, value] of Object.entries(headers)) {
+    if (typeof value !== 'string') {
+      throw new MillraceTypeError(
+        'ERR_INVALID_OPTION',
+        `${call}: header ${JSON.stringify(name)} must be a string, not ${typeof value}.`,
+      );
+    }
+  }
+  return headers;
+}

@@ -1,0 +1,18 @@
+import type { Codec } from './codec/codec.js';
+import { resolveCodec } from './codec/index.js';
+
+const builtins = new Map<string, Codec<unknown>>();
+
+/**
+ * The codec that reads what a publisher announced, for subscribers that named none (patterns mostly): the built-in ones.
+ * null for a custom codec's name, and for a struct's layout, which only its definition can read.
+ */
+export function builtin(name: string): Codec<unknown> | null {
+  if (name !== 'msgpackr' && name !== 'bytes' && name !== 'json') return null;
+  let codec = builtins.get(name);
+  if (codec === undefined) {
+    codec = resolveCodec<unknown>(name) as Codec<unknown>;
+    builtins.set(name, codec);
+  }
+  return codec;
+}

@@ -1,0 +1,543 @@
+import { MillraceError } from '../errors.js';
+import type { Native } from '../native/binding.js';
+import type { Clock, Scheduled } from './clock.js';
+import { Control } from './control.js';
+import type { Destination } from './destination.js';
+import type { Batch } from './frames.js';
+import { Inbound, type InboundHost, reportMismatch } from './inbound.js';
+import { type AnyOutChannel, type OutboundHost, OutChannel, type OutOptions } from './outbound.js';
+import { Peer, type PeerEnd, type PeerSubscription, SELF } from './peer.js';
+import { Pump, type PumpWork, type WaitMode } from './pump.js';
+import { Status } from './status.js';
+import { LocalSubscription, type Origin, type Wanted } from './subscription.js';
+import { readSubscribe, readUnsubscribe } from './subscriptions.js';
+import { Transport, type TransportEvents } from './transport.js';
+import type { PeerInfo } from './types.js';
+import { KIND } from './wire.js';
+
+/** Drops are told within this time even if nothing else is sent. */
+const GAP_MS = 100;
+
+/** What the channels need of the cluster: `Cluster` of src/cluster has it, and so has the tests' fake. */
+export interface ClusterPort {
+  readonly incarnation: number;
+  readonly handle: number;
+  send(peerIndex: number, type: string, body: unknown): void;
+  tunnel(peerIndex: number, data: Uint8Array): void;
+  ref(on: boolean): void;
+  leave(): Promise<void>;
+}
+
+/** What an engine is made of. */
+export interface EngineOptions {
+  readonly native: Native;
+  readonly cluster: ClusterPort;
+  readonly clock: Clock;
+  readonly name: string;
+  readonly slotBytes: number;
+  readonly mode: WaitMode;
+}
+
+/**
+ * One member without its public face: the peers, who publishes what to whom, who listens to what, and the turn.
+ *
+ * All calls are made on the environment's own thread (I6). Calls from the cluster come from the event loop, never from
+ * within a call of ours.
+ */
+export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEvents {
+  readonly clock: Clock;
+  readonly transport: Transport;
+  readonly control: Control;
+  readonly inbound: Inbound;
+  readonly pump: Pump;
+  readonly status = new Status();
+  readonly self: Peer;
+  readonly peers = new Map<number, Peer>();
+  readonly channels = new Map<number, AnyOutChannel>();
+  closed = false;
+  /** Input of peers that was refused, and records for nobody. */
+  faults = 0;
+  readonly #cluster: ClusterPort;
+  readonly #native: Native;
+  #nextChannel = 1;
+  #nextSubscription = 1;
+  #generation = 0;
+  #stamp = 0;
+  #dirty = new Set<AnyOutChannel>();
+  #gaps = new Set<Destination>();
+  #gapTimer: Scheduled | null = null;
+  #later = new Set<Destination>();
+  readonly #awaiting = new Set<Peer>();
+  readonly #early = new Map<number, { batch: Batch; start: number; end: number }[]>();
+  /** Destinations that hold something back. */
+  #queueing = 0;
+  /** Subscribers and promises. */
+  #holds = 0;
+  #mayHold = true;
+  #holding = false;
+
+  constructor(options: EngineOptions) {
+    const { native, cluster, clock, name } = options;
+    this.#native = native;
+    this.#cluster = cluster;
+    this.clock = clock;
+    this.self = new Peer({ index: SELF, incarnation: cluster.incarnation, name, pid: process.pid });
+    this.transport = new Transport(native, cluster.handle, options.slotBytes, this.self, this);
+    this.control = new Control(
+      this.transport,
+      () => this.stamp(),
+      (peer) => {
+        for (const destination of peer.destinations) this.#later.add(destination as Destination);
+      },
+    );
+    this.inbound = new Inbound(this);
+    this.pump = new Pump(this.transport, clock, options.mode, this);
+  }
+
+  start(): void {
+    this.pump.start();
+  }
+
+  // ---- channels ------------------------------------------------------------------------------------------------------
+
+  /** Makes this member a publisher of a channel; those who subscribed before are its subscribers at once. */
+  publish<T>(name: string, options: OutOptions<T>, status: Status): OutChannel<T> {
+    const channel = new OutChannel<T>(this, this.#nextChannel++, name, options, status);
+    channel.mismatches = ({ peer, codec, schema }, what) =>
+      reportMismatch(
+        status,
+        what,
+        name,
+        peer,
+        what === 'codec' ? options.codec.name : String(options.schemaId),
+        String(what === 'codec' ? codec : schema),
+      );
+    this.channels.set(channel.number, channel);
+    for (const peer of [this.self, ...this.peers.values()]) {
+      for (const subscription of peer.subscriptions.values()) {
+        if (subscription.matches(name)) channel.subscribe(subscription);
+      }
+    }
+    return channel;
+  }
+
+  /** The channel is closed: what is queued is still sent, then its subscribers are told. */
+  unpublish(channel: AnyOutChannel): void {
+    channel.end({ how: 'closed' });
+    if (channel.destinations.length === 0) this.finished(channel);
+  }
+
+  finished(channel: AnyOutChannel): void {
+    this.channels.delete(channel.number);
+    if (channel.lane !== 0 && !this.closed) this.#native.closeLane(this.transport.handle, channel.lane);
+  }
+
+  openLane(): number {
+    return this.#native.openLane(this.transport.handle);
+  }
+
+  /** Subscribes on the wire: every publisher that matches, now and later, sends to it until `unsubscribeAll`. */
+  subscribe(wanted: Wanted, status: Status): LocalSubscription {
+    const subscription = new LocalSubscription(this.#nextSubscription++, wanted, status);
+    this.inbound.locals.set(subscription.id, subscription);
+    const body = subscription.body(this.transport.maxRow);
+    for (const peer of this.peers.values()) this.#cluster.send(peer.index, 'subscribe', body);
+    if (wanted.echo) this.#subscribed(this.self, body);
+    return subscription;
+  }
+
+  unsubscribeAll(subscription: LocalSubscription): void {
+    if (!subscription.open) return;
+    this.inbound.drop(subscription);
+    for (const peer of this.peers.values()) this.unsubscribe(peer, subscription.id);
+    if (subscription.wanted.echo) this.unsubscribe(this.self, subscription.id);
+  }
+
+  // ---- the event loop ------------------------------------------------------------------------------------------------
+
+  /** A subscriber or a promise holds the event loop until the returned function is called. */
+  hold(): () => void {
+    let held = true;
+    this.#holds++;
+    this.#updateHold();
+    return () => {
+      if (!held) return;
+      held = false;
+      this.#holds--;
+      this.#updateHold();
+    };
+  }
+
+  /** Whether this member may hold the event loop at all. */
+  ref(on: boolean): void {
+    this.#mayHold = on;
+    this.#updateHold();
+  }
+
+  /** Whether something was published that is not on its way yet. */
+  get unsent(): boolean {
+    return this.#queueing > 0 || this.transport.unsent || this.transport.pending;
+  }
+
+  #updateHold(): void {
+    const holding =
+      this.#mayHold && !this.closed && (this.#holds > 0 || this.#queueing > 0 || this.transport.unsent);
+    if (holding === this.#holding) return;
+    this.#holding = holding;
+    this.pump.hold(holding);
+    this.#cluster.ref(holding);
+  }
+
+  // ---- the turn (PumpWork) -------------------------------------------------------------------------------------------
+
+  /** Set by the member: what to do when the transport fails for good. */
+  onFailure: (error: MillraceError) => void = () => {};
+
+  failed(error: unknown): void {
+    if (this.closed) return;
+    const { message, code } = error as { message?: unknown; code?: unknown };
+    this.onFailure(
+      error instanceof MillraceError
+        ? (error as MillraceError)
+        : new MillraceError(
+            'ERR_NATIVE',
+            `The transport failed: ${String(message ?? error)}${typeof code === 'string' ? ` (${code})` : ''}.`,
+            {
+              cause: error,
+            },
+          ),
+    );
+  }
+
+  deliver(deadline: number): boolean {
+    return this.inbound.deliver(deadline);
+  }
+
+  members(): number {
+    return this.peers.size + 1;
+  }
+
+  /** Sends what was produced and settles what can be settled. Also runs in the middle of a long turn. */
+  endOfTurn(): void {
+    if (this.closed) return;
+    this.inbound.endOfTurn();
+    if (this.control.stalled.size > 0) this.control.retry();
+    if (this.#later.size > 0) {
+      const later = this.#later;
+      this.#later = new Set();
+      for (const destination of later) destination.serve();
+    }
+    if (this.transport.pending || this.transport.unsent) this.transport.flush();
+    this.#stamp = 0;
+    if (this.#awaiting.size > 0) this.#settleRows();
+    if (this.#dirty.size > 0) {
+      const dirty = this.#dirty;
+      this.#dirty = new Set();
+      for (const channel of dirty) {
+        channel.endOfTurn();
+        channel.arenaTurn();
+      }
+    }
+    this.#updateHold();
+  }
+
+  /** Whether something waits that only polling moves on: credits, completions, room in the arena. */
+  pending(): boolean {
+    return (
+      this.transport.unsent ||
+      this.#awaiting.size > 0 ||
+      this.#later.size > 0 ||
+      this.control.stalled.size > 0
+    );
+  }
+
+  schedule(): void {
+    this.pump.schedule();
+  }
+
+  stamp(): number {
+    if (this.#stamp === 0) {
+      this.#stamp = this.clock.epoch();
+      this.pump.schedule();
+    }
+    return this.#stamp;
+  }
+
+  progress(): void {
+    this.transport.flush();
+    this.#stamp = 0;
+    this.transport.poll();
+    this.inbound.takeConsumed();
+    if (!this.transport.frames.empty) this.pump.wake();
+    this.pump.schedule();
+  }
+
+  // ---- for publishing channels (OutboundHost) -------------------------------------------------------------------------
+
+  nextGeneration(): number {
+    this.#generation = (this.#generation + 1) >>> 0;
+    return this.#generation;
+  }
+  dirty(channel: AnyOutChannel): void {
+    this.#dirty.add(channel);
+    this.pump.schedule();
+  }
+  gapDue(destination: Destination): void {
+    this.#gaps.add(destination);
+    if (this.#gapTimer !== null) return;
+    this.#gapTimer = this.clock.setTimeout(() => this.#reportGaps(), GAP_MS);
+    this.#gapTimer.unref?.();
+  }
+  later(destination: Destination): void {
+    this.#later.add(destination);
+    this.pump.schedule();
+  }
+  awaits(peer: Peer): void {
+    this.#awaiting.add(peer);
+  }
+  queues(on: boolean): void {
+    this.#queueing += on ? 1 : -1;
+    this.pump.schedule();
+  }
+  announce(peer: Peer, body: Record<string, unknown>): void {
+    if (peer !== this.self) this.#cluster.send(peer.index, 'announce', body);
+  }
+
+  #reportGaps(): void {
+    this.#gapTimer = null;
+    const gaps = this.#gaps;
+    this.#gaps = new Set();
+    for (const destination of gaps) {
+      const count = destination.reportGaps();
+      if (count === 0) continue;
+      const host = destination.host as AnyOutChannel;
+      host.status.emit({
+        type: 'dropped',
+        channel: host.name,
+        peer: destination.peer.identity,
+        count,
+        total: destination.droppedTotal,
+        reason: destination.reason,
+      });
+    }
+    this.endOfTurn();
+  }
+
+  /** publish(): rows that are in their peers' inboxes. */
+  #settleRows(): void {
+    for (const peer of this.#awaiting) {
+      const arrived = this.transport.arrived(peer);
+      let done = 0;
+      while (done < peer.awaiting.length && peer.awaiting[done]!.row <= arrived)
+        peer.awaiting[done++]!.waiter.arrived();
+      peer.awaiting.splice(0, done);
+      if (peer.awaiting.length === 0) this.#awaiting.delete(peer);
+    }
+  }
+
+  // ---- for the receiving side (InboundHost) ---------------------------------------------------------------------------
+
+  consumed(peer: Peer, channel: number, generation: number, delivered: number, bytes: number): void {
+    const destination = this.channels.get(channel)?.of(peer);
+    if (destination === undefined || destination.generation !== generation) return; // of an earlier window
+    if (!destination.returned(delivered, bytes)) {
+      this.fault(
+        peer,
+        new MillraceError(
+          'ERR_PEER_INPUT',
+          `${peer.info.name} (${peer.info.incarnation}) says that it took ${bytes} bytes up to ${delivered}, of ${destination.sent} up to ${destination.host.sequence}.`,
+        ),
+      );
+    }
+  }
+
+  report(origin: Origin, delivered: number, bytes: number): void {
+    if (origin.peer.gone) return;
+    this.control.sendNumbers(
+      origin.peer,
+      0,
+      KIND.CONSUMED,
+      origin.number,
+      delivered,
+      origin.generation,
+      delivered,
+      bytes,
+    );
+  }
+
+  unsubscribe(peer: Peer, id: number): void {
+    if (peer.gone) return;
+    if (peer === this.self) this.#unsubscribed(peer, { id });
+    else this.#cluster.send(peer.index, 'unsubscribe', { id });
+  }
+
+  fault(peer: Peer, error: Error): void {
+    this.faults++;
+    peer.faults++;
+    this.status.emit({ type: 'fault', peer: peer.identity, error });
+  }
+
+  // ---- what native code finds (TransportEvents) ----------------------------------------------------------------------
+
+  peerAt(index: number): Peer | undefined {
+    return this.peers.get(index);
+  }
+  early(index: number, batch: Batch, start: number, end: number): void {
+    let frames = this.#early.get(index);
+    if (frames === undefined) this.#early.set(index, (frames = []));
+    frames.push({ batch, start, end });
+  }
+  peerFault(index: number, wcStatus: number, reason: number): void {
+    this.faults++;
+    const peer = this.peers.get(index);
+    const who = peer === undefined ? 'an unknown peer' : `${peer.info.name} (${peer.info.incarnation})`;
+    const error = new MillraceError(
+      'ERR_PEER_INPUT',
+      `The transport found a fault of ${who}: ${FAULT_REASONS[reason] ?? `reason ${reason}`} (completion status ${wcStatus}).`,
+      { details: { wcStatus, reason } },
+    );
+    this.status.emit({ type: 'fault', ...(peer === undefined ? {} : { peer: peer.identity }), error });
+  }
+  lane(lane: number, state: number): void {
+    this.status.emit({ type: 'lane', lane, state: (['up', 'down', 'rearmed'] as const)[state] ?? 'down' });
+  }
+  tunnel(index: number, bytes: Uint8Array): void {
+    this.#cluster.tunnel(index, bytes);
+  }
+
+  // ---- what the cluster tells ----------------------------------------------------------------------------------------
+
+  peerUp(info: PeerInfo): void {
+    if (this.closed) return;
+    const peer = new Peer(info);
+    this.peers.set(info.index, peer);
+    for (const { batch, start, end } of this.#early.get(info.index) ?? [])
+      this.transport.frames.push(peer, batch, start, end);
+    this.#early.delete(info.index);
+    for (const subscription of this.inbound.locals.values()) {
+      this.#cluster.send(info.index, 'subscribe', subscription.body(this.transport.maxRow));
+    }
+    this.status.emit({ type: 'peer-joined', peer: peer.identity });
+    this.pump.wake();
+  }
+
+  /** Called before native code lets go of the peer, so that what it had sent is still taken out of the inbox. */
+  peerDown(info: PeerInfo, why: PeerEnd, detail?: string): void {
+    const peer = this.peers.get(info.index);
+    if (this.closed || peer === undefined) return;
+    this.transport.poll();
+    this.inbound.takeConsumed();
+    // Behind its last frame, so that its subscribers hear of it in order (I4).
+    this.transport.frames.push(peer, { why, detail }, 0, 0);
+    this.peers.delete(info.index);
+    peer.gone = true;
+    // Rows that completed are in its inbox: known to have been received.
+    this.transport.flush();
+    this.#settleRows();
+    this.#awaiting.delete(peer);
+    this.control.forget(peer);
+    for (const part of [...peer.destinations]) part.peerGone(why);
+    for (const { waiter } of peer.awaiting.splice(0)) waiter.lost(why, true);
+    peer.subscriptions.clear();
+    if (why === 'died') {
+      this.status.emit({
+        type: 'peer-lost',
+        peer: peer.identity,
+        ...(detail === undefined ? {} : { detail }),
+      });
+    } else {
+      this.status.emit({ type: 'peer-left', peer: peer.identity });
+    }
+    this.pump.wake();
+  }
+
+  peerSuspect(info: PeerInfo, on: boolean): void {
+    const peer = this.peers.get(info.index);
+    if (peer !== undefined) this.status.emit({ type: 'peer-suspect', peer: peer.identity, on });
+  }
+
+  message(info: PeerInfo, type: string, body: unknown): void {
+    const peer = this.peers.get(info.index);
+    if (this.closed || peer === undefined) return;
+    if (type === 'subscribe') this.#subscribed(peer, body);
+    else if (type === 'unsubscribe') this.#unsubscribed(peer, body);
+    else if (type === 'announce') this.#announced(peer, body);
+    // Other types are a later version's.
+  }
+
+  clusterFault(error: Error): void {
+    this.status.emit({ type: 'fault', error });
+  }
+
+  #subscribed(peer: Peer, body: unknown): void {
+    const subscription = readSubscribe(peer, body);
+    if (subscription instanceof Error) return this.fault(peer, subscription);
+    const old = peer.subscriptions.get(subscription.id);
+    if (old !== undefined)
+      return this.fault(
+        peer,
+        new MillraceError('ERR_PEER_INPUT', `${peer.info.name} subscribed twice as ${old.id}.`),
+      );
+    peer.subscriptions.set(subscription.id, subscription);
+    for (const channel of this.channels.values()) {
+      if (subscription.matches(channel.name)) channel.subscribe(subscription);
+    }
+  }
+
+  #unsubscribed(peer: Peer, body: unknown): void {
+    const id = readUnsubscribe(body);
+    if (id === null)
+      return this.fault(
+        peer,
+        new MillraceError('ERR_PEER_INPUT', `${peer.info.name} sent a bad unsubscribe.`),
+      );
+    if (!peer.subscriptions.delete(id)) return;
+    for (const channel of [...this.channels.values()]) channel.unsubscribe(peer, id);
+  }
+
+  /** Only of interest where the publisher refuses: an accepted subscription is acknowledged in the lane. */
+  #announced(peer: Peer, body: unknown): void {
+    const { channel, codec, schema, subscription, refused } = (body ?? {}) as Record<string, unknown>;
+    if (refused !== 'codec' && refused !== 'schema') return;
+    const local = this.inbound.locals.get(Number(subscription));
+    if (local === undefined || typeof channel !== 'string') return;
+    const ours =
+      refused === 'codec'
+        ? (local.wanted.codec?.name ?? 'any built-in codec')
+        : String(local.wanted.schemaId);
+    reportMismatch(local.status, refused, channel, peer, ours, String(refused === 'codec' ? codec : schema));
+  }
+
+  // ---- the end -------------------------------------------------------------------------------------------------------
+
+  /** Lets go of everything but the cluster. What is unsent is lost; drain() before, if it matters. Idempotent. */
+  close(): void {
+    if (this.closed) return;
+    this.transport.flush();
+    this.#settleRows();
+    this.closed = true;
+    this.pump.hold(false);
+    this.pump.close();
+    if (this.#gapTimer !== null) this.clock.clearTimeout(this.#gapTimer);
+    for (const peer of [this.self, ...this.peers.values()]) {
+      peer.gone = true;
+      for (const { waiter } of peer.awaiting.splice(0)) waiter.lost('closed', true);
+    }
+    for (const channel of this.channels.values()) channel.close('closed');
+    this.channels.clear();
+    this.transport.close();
+    this.inbound.close();
+    this.peers.clear();
+  }
+}
+
+/** Reasons in a PEER_FAULT row; native/transport/member.h has the same numbers. */
+const FAULT_REASONS: Readonly<Record<number, string>> = {
+  1: 'a frame whose header is not valid',
+  2: 'a frame whose records do not add up; its records were dropped',
+  3: 'a frame out of order; it was dropped',
+  4: 'a row of ours that is not valid; it was dropped',
+  5: 'a record is larger than its slots; it was dropped',
+  6: 'its inbox failed again and again; nothing more is sent to it',
+  7: 'a tunnel message that is not valid',
+};

@@ -1,0 +1,136 @@
+import { Observable, type OperatorFunction, type Subscriber } from 'rxjs';
+import { MillraceError } from '../errors.js';
+import type { Listening } from './listening.js';
+import type { MessageAt, Origin, Rich } from './subscription.js';
+import type { ChannelEvent, GapEvent, Headers, MessageEvent, PatternMessage } from './types.js';
+
+const NO_HEADERS: Headers = Object.freeze({});
+
+/** Headers travel as JSON; what a peer sends that is not an object of strings counts as none (I9). */
+function headersOf(at: MessageAt): Headers {
+  if (at.headersEnd === at.headersStart) return NO_HEADERS;
+  try {
+    const text = Buffer.from(at.bytes.buffer, at.headersStart, at.headersEnd - at.headersStart).toString(
+      'utf8',
+    );
+    const parsed = JSON.parse(text) as unknown;
+    if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) return NO_HEADERS;
+    const entries = Object.entries(parsed).filter(
+      (entry): entry is [string, string] => typeof entry[1] === 'string',
+    );
+    return Object.freeze(Object.fromEntries(entries));
+  } catch {
+    return NO_HEADERS;
+  }
+}
+
+/** Everything about a message, as an object of its own. */
+export function messageEvent<T>(origin: Origin, value: T, at: MessageAt): MessageEvent<T> {
+  return {
+    type: 'message',
+    channel: origin.name,
+    publisher: origin.peer.identity,
+    sequence: at.sequence,
+    time: at.time,
+    headers: headersOf(at),
+    value,
+    bytes: new Uint8Array(at.bytes.buffer, at.headersEnd, at.payloadEnd - at.headersEnd),
+    replayed: at.replayed,
+  };
+}
+
+/** What a pattern's subscribers get. */
+export function patternMessage<T>(origin: Origin, value: T, at: MessageAt): PatternMessage<T> {
+  return {
+    channel: origin.name,
+    value,
+    publisher: origin.peer.identity,
+    sequence: at.sequence,
+    time: at.time,
+  };
+}
+
+/** An Observable whose subscribers are `Rich`: completes when the channel ends. */
+export function richObservable<V>(
+  listening: () => Listening | null,
+  make: (subscriber: Subscriber<V>) => Rich<unknown>,
+): Observable<V> {
+  return new Observable<V>((subscriber) => {
+    const found = listening();
+    if (found === null) return subscriber.complete();
+    return found.rich(make(subscriber));
+  });
+}
+
+/** Ends a subscriber as its channel ends. */
+export function endOf(subscriber: Subscriber<unknown>): (error?: Error) => void {
+  return (error) => (error === undefined ? subscriber.complete() : subscriber.error(error));
+}
+
+/** The ordered union of messages, gaps and publishers' comings and goings. */
+export function events$<T>(listening: () => Listening | null): Observable<ChannelEvent<T>> {
+  return richObservable<ChannelEvent<T>>(listening, (subscriber) => ({
+    message: (origin, value, at) => subscriber.next(messageEvent(origin, value as T, at)),
+    gap: (_origin, event) => subscriber.next(event),
+    joined: (_origin, event) => subscriber.next(event),
+    left: (_origin, event) => subscriber.next(event),
+    ended: endOf(subscriber),
+  }));
+}
+
+/**
+ * Lets everything of `messages$` through but gaps; the first gap is an error, ERR_GAP.
+ *
+ * @example channel.messages$.pipe(failOnGap())
+ */
+export function failOnGap<E extends { readonly type: string }>(): OperatorFunction<
+  E,
+  Exclude<E, { readonly type: 'gap' }>
+> {
+  return (source) =>
+    new Observable((subscriber) =>
+      source.subscribe({
+        next(event) {
+          if (event.type !== 'gap') return subscriber.next(event as Exclude<E, { readonly type: 'gap' }>);
+          const { channel, publisher, from, to, count, reason } = event as unknown as GapEvent;
+          subscriber.error(
+            new MillraceError(
+              'ERR_GAP',
+              `Channel ${JSON.stringify(channel)}: ${count} messages of ${publisher.name} (${from} to ${to}) are missing: ${reason}.`,
+              { details: { channel, publisher, from, to, count, reason } },
+            ),
+          );
+        },
+        error: (error) => subscriber.error(error),
+        complete: () => subscriber.complete(),
+      }),
+    );
+}
+
+/** Values in arrays: what one turn delivered, at most `max` at a time. */
+export function batches$<V>(
+  listening: () => Listening | null,
+  max: number,
+  map: (origin: Origin, value: unknown, at: MessageAt) => V,
+): Observable<V[]> {
+  return richObservable<V[]>(listening, (subscriber) => {
+    let batch: V[] = [];
+    const send = () => {
+      if (batch.length === 0) return;
+      const full = batch;
+      batch = [];
+      subscriber.next(full);
+    };
+    return {
+      message(origin, value, at) {
+        batch.push(map(origin, value, at));
+        if (batch.length >= max) send();
+      },
+      endOfTurn: send,
+      ended(error) {
+        send();
+        endOf(subscriber)(error);
+      },
+    };
+  });
+}

@@ -1,0 +1,574 @@
+import { type AnyMillraceError, MillraceError } from '../errors.js';
+import type { Clock } from './clock.js';
+import type { Codec } from './codec/codec.js';
+import { builtin } from './codecs.js';
+import { Batch, type EndMark } from './frames.js';
+import { checkChannelName } from './names.js';
+import type { Peer } from './peer.js';
+import { TURN_MESSAGES } from './pump.js';
+import type { Status } from './status.js';
+import { type InboundCounts, type LocalSubscription, type MessageAt, Origin } from './subscription.js';
+import type { Transport } from './transport.js';
+import type { GapEvent, PublisherLeftEvent, StatusEvent } from './types.js';
+import { reportUnhandled } from './unhandled.js';
+import {
+  type DoneBody,
+  FLAG,
+  GAP_REASONS,
+  type GapReason,
+  KIND,
+  RECORD_BYTES,
+  type SubscribedBody,
+  TIME_WORD,
+  WORD,
+} from './wire.js';
+
+/** How many messages pass between two looks at the clock. */
+const LOOK_EVERY = 32;
+const TWO32 = 0x1_0000_0000;
+
+/** What the receiving side needs of its member. */
+export interface InboundHost {
+  readonly clock: Clock;
+  readonly transport: Transport;
+  readonly status: Status;
+  /** A CONSUMED record came. */
+  consumed(peer: Peer, channel: number, generation: number, delivered: number, bytes: number): void;
+  /** Sends a CONSUMED record. */
+  report(origin: Origin, delivered: number, bytes: number): void;
+  /** Tells one peer that a subscription is over. */
+  unsubscribe(peer: Peer, id: number): void;
+  /** A counted fault of one peer (I9). */
+  fault(peer: Peer, error: Error): void;
+}
+
+/**
+ * The subscriber's side: frames become messages and go to the local subscribers.
+ *
+ * What comes from a peer is checked before it is used (I9); native code has copied the frame and checked that its records
+ * add up. Messages of one publisher on one channel are handed on in order or a gap says what is missing (I4).
+ */
+export class Inbound {
+  readonly locals = new Map<number, LocalSubscription>();
+  readonly #origins = new Map<Peer, Map<number, Origin>>();
+  readonly #counts = new Map<string, InboundCounts>();
+  #touched: Origin[] = [];
+  readonly #at: MessageAt = {
+    bytes: new Uint8Array(0),
+    sequence: 0,
+    time: 0,
+    headersStart: 0,
+    headersEnd: 0,
+    payloadEnd: 0,
+    size: 0,
+    replayed: false,
+  };
+  #messages = 0;
+  #looked = 0;
+  /** Records for which nobody is (any more), and records of kinds that this version does not know. */
+  strays = 0;
+
+  constructor(private readonly host: InboundHost) {}
+
+  counts(channel: string): InboundCounts {
+    let counts = this.#counts.get(channel);
+    if (counts === undefined) {
+      counts = { received: 0, receivedBytes: 0, missing: 0, decodeErrors: 0, duplicates: 0 };
+      this.#counts.set(channel, counts);
+    }
+    return counts;
+  }
+
+  /** Publishers that a subscription hears. */
+  *originsOf(channel: string): Iterable<Origin> {
+    for (const byNumber of this.#origins.values()) {
+      for (const origin of byNumber.values()) if (origin.name === channel) yield origin;
+    }
+  }
+
+  /**
+   * Delivers frames until they are gone, the time is up or enough messages were delivered.
+   * @returns whether anything was delivered
+   */
+  deliver(deadline: number): boolean {
+    const { frames } = this.host.transport;
+    if (frames.empty) return false;
+    this.#messages = 0;
+    this.#looked = 0;
+    while (!frames.empty && !this.host.transport.closed) {
+      const { peer, what } = frames;
+      if (!(what instanceof Batch)) {
+        frames.shift();
+        this.#peerEnded(peer, what);
+        continue;
+      }
+      const end = frames.end;
+      const stopped = this.#frame(peer, what, frames.start, end, deadline);
+      if (this.host.transport.closed) return true;
+      if (stopped < end) {
+        frames.resumeAt(stopped);
+        break;
+      }
+      frames.shift();
+      if (this.#late(deadline)) break;
+    }
+    return true;
+  }
+
+  /** Looks through frames that wait for CONSUMED records, so that a loop of next() that never yields still gets room. */
+  takeConsumed(): void {
+    this.host.transport.frames.scan((peer, { u32, f64 }, start, end) => {
+      for (let at = start; at < end; ) {
+        const word = at >>> 2;
+        const bits = u32[word + WORD.BITS]!;
+        const size = (RECORD_BYTES + (bits >>> 16) + u32[word + WORD.LENGTH]! + 7) & ~7;
+        if ((bits & 0xff) === KIND.CONSUMED) {
+          this.#consumed(peer, u32, f64, word);
+          u32[word + WORD.BITS] = bits & ~0xff; // KIND.NONE: the delivery skips it
+        }
+        at += size;
+      }
+    });
+  }
+
+  /** End of the turn: subscribers' own buffers, errors of the turn, and what publishers are to be told. */
+  endOfTurn(): void {
+    if (this.#touched.length === 0) return;
+    const touched = this.#touched;
+    this.#touched = [];
+    for (const origin of touched) {
+      origin.touched = false;
+      if (origin.turnErrors > 0) this.#tellErrors(origin);
+      for (const rich of origin.rich) rich.endOfTurn?.();
+      if (origin.closed) continue;
+      const bytes = origin.consumed;
+      const delivered = origin.delivered;
+      const due = (bytes - origin.reported) * 2 >= origin.window;
+      const owed = origin.owes >= 0 && (origin.asked || delivered > origin.reportedSequence);
+      if (!due && !owed) continue;
+      origin.asked = false;
+      origin.reported = bytes;
+      origin.reportedSequence = delivered;
+      if (delivered >= origin.owes) origin.owes = -1;
+      this.host.report(origin, delivered, bytes);
+    }
+  }
+
+  /** Something was taken out of a subscriber's own buffer, or came: look after this publisher at the end of the turn. */
+  touch(origin: Origin): void {
+    if (origin.touched) return;
+    origin.touched = true;
+    this.#touched.push(origin);
+  }
+
+  /** A local subscription is over. */
+  drop(subscription: LocalSubscription): void {
+    subscription.open = false;
+    this.locals.delete(subscription.id);
+    for (const origin of [...subscription.origins]) {
+      origin.detach(subscription);
+      // With nobody left the publisher ends the stream, too; a later subscription starts a new one.
+      if (origin.idle) this.#forget(origin);
+    }
+  }
+
+  /** Everything ends. */
+  close(): void {
+    for (const subscription of this.locals.values()) subscription.open = false;
+    this.locals.clear();
+    this.#origins.clear();
+    this.#touched = [];
+  }
+
+  // ---- frames ------------------------------------------------------------------------------------------------------
+
+  /** Delivers the records of a frame. @returns where it stopped */
+  #frame(peer: Peer, batch: Batch, start: number, end: number, deadline: number): number {
+    const { u32, f64, bytes } = batch;
+    const at = this.#at;
+    const byNumber = this.#origins.get(peer);
+    let number = -1;
+    let origin: Origin | undefined;
+    let pos = start;
+    while (pos < end) {
+      const word = pos >>> 2;
+      const bits = u32[word + WORD.BITS]!;
+      const payload = u32[word + WORD.LENGTH]!;
+      const size = (RECORD_BYTES + (bits >>> 16) + payload + 7) & ~7;
+      if ((bits & 0xff) !== KIND.DATA) {
+        this.#control(peer, batch, pos);
+        if (this.host.transport.closed) return end;
+        origin = undefined;
+        number = -1;
+        pos += size;
+        continue;
+      }
+      const channel = u32[word]!;
+      if (channel !== number) {
+        number = channel;
+        origin = (byNumber ?? this.#origins.get(peer))?.get(channel);
+      }
+      if (origin === undefined || origin.closed) {
+        this.strays++;
+        pos += size;
+        continue;
+      }
+      at.bytes = bytes;
+      at.sequence = u32[word + WORD.SEQUENCE_HIGH]! * TWO32 + u32[word + WORD.SEQUENCE_LOW]!;
+      at.time = f64[(pos >>> 3) + TIME_WORD]!;
+      at.headersStart = pos + RECORD_BYTES;
+      at.headersEnd = at.headersStart + (bits >>> 16);
+      at.payloadEnd = at.headersEnd + payload;
+      at.size = size;
+      pos += size;
+      if (((bits >>> 8) & FLAG.REPLAY) === 0) this.#live(origin, at);
+      else this.#replay(origin, at, u32[word + WORD.CORRELATION]!);
+      this.#messages++;
+      if (this.#messages >= TURN_MESSAGES) return pos;
+      if (this.#messages - this.#looked >= LOOK_EVERY && this.#late(deadline)) return pos;
+    }
+    return pos;
+  }
+
+  #late(deadline: number): boolean {
+    if (this.#messages >= TURN_MESSAGES) return true;
+    this.#looked = this.#messages;
+    return this.host.clock.now() >= deadline;
+  }
+
+  #live(origin: Origin, at: MessageAt): void {
+    const { sequence } = at;
+    if (!origin.touched) this.touch(origin);
+    if (sequence !== origin.next) {
+      if (sequence < origin.next) {
+        // Also frames that were posted again after an error (R14). Its bytes were counted the first time.
+        origin.count.duplicates++;
+        return;
+      }
+      this.#gap(origin, origin.next, sequence - 1, sequence - origin.next, 'lost');
+    }
+    origin.next = sequence + 1;
+    origin.received += at.size;
+    if (origin.waiting.length > 0) origin.arrive(sequence);
+    const value = this.#decode(origin, at);
+    origin.last = sequence;
+    if (value === FAILED) return;
+    at.replayed = false;
+    this.#hand(origin, origin.plain, origin.rich, value, at);
+  }
+
+  #replay(origin: Origin, at: MessageAt, id: number): void {
+    this.touch(origin);
+    origin.received += at.size;
+    const subscription = this.locals.get(id);
+    if (subscription === undefined || !subscription.origins.has(origin)) return;
+    const value = this.#decode(origin, at);
+    if (value === FAILED) return;
+    at.replayed = true;
+    this.#hand(origin, subscription.plain, subscription.rich, value, at);
+  }
+
+  #decode(origin: Origin, at: MessageAt): unknown {
+    try {
+      const value = origin.decoder.decode(at.bytes, at.headersEnd, at.payloadEnd);
+      return origin.validate === null ? value : origin.validate(value);
+    } catch (error) {
+      this.#unreadable(origin, at.sequence, error);
+      return FAILED;
+    }
+  }
+
+  #hand(origin: Origin, plain: Origin['plain'], rich: Origin['rich'], value: unknown, at: MessageAt): void {
+    origin.count.received++;
+    origin.count.receivedBytes += at.size;
+    for (let i = 0; i < plain.length; i++) {
+      try {
+        plain[i]!.next(value);
+      } catch (error) {
+        reportUnhandled(error);
+      }
+    }
+    for (let i = 0; i < rich.length; i++) {
+      try {
+        rich[i]!.message(origin, value, at);
+      } catch (error) {
+        reportUnhandled(error);
+      }
+    }
+  }
+
+  #unreadable(origin: Origin, sequence: number, error: unknown): void {
+    const known = asMillraceError(error, origin);
+    origin.count.decodeErrors++;
+    origin.turnErrors++;
+    origin.turnError ??= known;
+    this.#gap(origin, sequence, sequence, 1, known.code.startsWith('ERR_SCHEMA') ? 'schema' : 'decode');
+  }
+
+  #tellErrors(origin: Origin): void {
+    const count = origin.turnErrors;
+    const error = origin.turnError as AnyMillraceError;
+    origin.turnErrors = 0;
+    origin.turnError = null;
+    this.#tell(origin, {
+      type: 'decode-error',
+      channel: origin.name,
+      peer: origin.peer.identity,
+      count,
+      error,
+    });
+  }
+
+  #gap(origin: Origin, from: number, to: number, count: number, reason: GapReason): void {
+    origin.count.missing += count;
+    const { name: channel, peer } = origin;
+    const event: GapEvent = { type: 'gap', channel, publisher: peer.identity, from, to, count, reason };
+    for (const rich of origin.rich) rich.gap?.(origin, event);
+    this.#tell(origin, { type: 'gap', channel, peer: peer.identity, from, to, count, reason });
+  }
+
+  /** Tells the channels and patterns that hear this publisher, and the member once. */
+  #tell(origin: Origin, event: StatusEvent): void {
+    const told = new Set<Status>();
+    for (const { status } of [...origin.live, ...origin.waiting.map((one) => one.subscription)])
+      told.add(status);
+    for (const status of told) status.emitHere(event);
+    this.host.status.emit(event);
+  }
+
+  // ---- control records, in order with the messages -------------------------------------------------------------------
+
+  #control(peer: Peer, batch: Batch, pos: number): void {
+    const { u32, f64 } = batch;
+    const word = pos >>> 2;
+    const channel = u32[word]!;
+    const payload = u32[word + WORD.LENGTH]!;
+    const start = pos + RECORD_BYTES + (u32[word + WORD.BITS]! >>> 16);
+    const text = () => Buffer.from(batch.buffer, start, payload).toString('utf8');
+    switch (u32[word + WORD.BITS]! & 0xff) {
+      case KIND.NONE:
+        return;
+      case KIND.CONSUMED:
+        return this.#consumed(peer, u32, f64, word);
+      case KIND.SUBSCRIBED:
+        return this.#subscribed(peer, batch, pos, payload);
+    }
+    const origin = this.#origins.get(peer)?.get(channel);
+    if (origin === undefined || origin.closed) {
+      this.strays++;
+      return;
+    }
+    switch (u32[word + WORD.BITS]! & 0xff) {
+      case KIND.DEFINE:
+        try {
+          origin.decoder.define(batch.bytes.slice(start, start + payload));
+        } catch (error) {
+          // An id is immutable: a different second definition is an error against that publisher.
+          this.host.fault(peer, asMillraceError(error, origin));
+        }
+        return;
+      case KIND.GAP: {
+        if (payload < 24) return this.#bad(peer, `a GAP of ${payload} bytes`);
+        const at = start >>> 3;
+        return this.#gapRecord(origin, f64[at]!, f64[at + 1]!, u32[(start >>> 2) + 5]!);
+      }
+      case KIND.DONE:
+        return this.#done(origin, text());
+      case KIND.REPORT:
+        origin.owes = origin.last;
+        origin.asked = true;
+        return this.touch(origin);
+      default:
+        this.strays++; // a later version's: reserved kinds are skipped
+    }
+  }
+
+  #consumed(peer: Peer, u32: Uint32Array, f64: Float64Array, word: number): void {
+    if (u32[word + WORD.LENGTH]! < 16) return this.#bad(peer, 'a short CONSUMED');
+    const at = (word + RECORD_BYTES / 4 + (u32[word + WORD.BITS]! >>> 18)) >>> 1;
+    this.host.consumed(peer, u32[word]!, u32[word + WORD.CORRELATION]!, f64[at]!, f64[at + 1]!);
+  }
+
+  #gapRecord(origin: Origin, from: number, to: number, reason: number): void {
+    if (!(Number.isSafeInteger(from) && Number.isSafeInteger(to) && from >= 1 && to >= from)) {
+      return this.#bad(origin.peer, `a GAP from ${from} to ${to}`);
+    }
+    if (to < origin.next) return;
+    if (from > origin.next) this.#gap(origin, origin.next, from - 1, from - origin.next, 'lost');
+    const first = Math.max(from, origin.next);
+    if (origin.waiting.length > 0) origin.arrive(first);
+    origin.next = to + 1;
+    origin.last = to;
+    this.#gap(origin, first, to, to - first + 1, GAP_REASONS[reason] ?? 'lost');
+    this.touch(origin);
+  }
+
+  /** "You are subscribed, live from `first` on": the first record of a stream, before its definitions and messages. */
+  #subscribed(peer: Peer, batch: Batch, pos: number, payload: number): void {
+    const start = pos + RECORD_BYTES;
+    if (payload < 16) return this.#bad(peer, `a SUBSCRIBED of ${payload} bytes`);
+    const id = batch.u32[start >>> 2]!;
+    const generation = batch.u32[(start >>> 2) + 1]!;
+    const first = batch.f64[(start >>> 3) + 1]!;
+    const subscription = this.locals.get(id);
+    if (subscription === undefined) return; // unsubscribed meanwhile
+    let body: SubscribedBody;
+    try {
+      body = readSubscribed(Buffer.from(batch.buffer, start + 16, payload - 16).toString('utf8'));
+      if (!Number.isSafeInteger(first) || first < 1) throw new Error(`first live sequence ${first}`);
+      if (!subscription.wanted.matches(body.name))
+        throw new Error(`${body.name} is not what was subscribed to`);
+    } catch (error) {
+      return this.#bad(peer, `a SUBSCRIBED: ${(error as Error).message}`);
+    }
+    const number = batch.u32[pos >>> 2]!;
+    const codec = this.#agree(peer, subscription, body);
+    if (codec === null) return this.host.unsubscribe(peer, id);
+    let byNumber = this.#origins.get(peer);
+    if (byNumber === undefined) {
+      byNumber = new Map();
+      this.#origins.set(peer, byNumber);
+    }
+    let origin = byNumber.get(number);
+    if (origin === undefined || origin.generation !== generation) {
+      if (origin !== undefined) this.#forget(origin);
+      origin = new Origin(
+        peer,
+        number,
+        body.name,
+        body.codec,
+        generation,
+        codec.decoder(),
+        first,
+        subscription.wanted.window,
+        this.counts(body.name),
+      );
+      byNumber.set(number, origin);
+    }
+    origin.attach(subscription, first);
+    const event = {
+      type: 'publisher-joined',
+      channel: body.name,
+      publisher: peer.identity,
+      sequence: first,
+    } as const;
+    for (const rich of subscription.rich) rich.joined?.(origin, event);
+    subscription.acknowledged();
+  }
+
+  /** The codec to read that publisher with; null when the two sides differ, which is reported and never decoded. */
+  #agree(peer: Peer, subscription: LocalSubscription, body: SubscribedBody): Codec<unknown> | null {
+    const { codec, schemaId } = subscription.wanted;
+    const known = codec ?? builtin(body.codec);
+    if (known === null || known.name !== body.codec) {
+      reportMismatch(
+        subscription.status,
+        'codec',
+        body.name,
+        peer,
+        codec?.name ?? 'any built-in codec',
+        body.codec,
+      );
+      return null;
+    }
+    if (schemaId !== null && body.schema !== null && schemaId !== body.schema) {
+      reportMismatch(subscription.status, 'schema', body.name, peer, schemaId, body.schema);
+      return null;
+    }
+    return known;
+  }
+
+  #done(origin: Origin, text: string): void {
+    const body = readDone(text);
+    if (body === null) return this.#bad(origin.peer, 'a DONE that is not valid');
+    if (body.how === 'closed') return this.#left(origin, 'closed');
+    this.#tell(origin, {
+      type: 'publisher-done',
+      channel: origin.name,
+      peer: origin.peer.identity,
+      how: body.how,
+      ...(body.error === undefined ? {} : { error: body.error }),
+    });
+  }
+
+  /** Stands behind the peer's last frame. */
+  #peerEnded(peer: Peer, { why }: EndMark): void {
+    for (const origin of [...(this.#origins.get(peer)?.values() ?? [])]) this.#left(origin, why);
+    this.#origins.delete(peer);
+  }
+
+  #left(origin: Origin, reason: PublisherLeftEvent['reason']): void {
+    const { name: channel, peer, last: sequence } = origin;
+    const event = { type: 'publisher-left', channel, publisher: peer.identity, reason, sequence } as const;
+    for (const rich of origin.rich) rich.left?.(origin, event);
+    this.#forget(origin);
+  }
+
+  #forget(origin: Origin): void {
+    origin.closed = true;
+    const byNumber = this.#origins.get(origin.peer);
+    if (byNumber?.get(origin.number) === origin) byNumber.delete(origin.number);
+    for (const subscription of [...origin.live, ...origin.waiting.map((one) => one.subscription)]) {
+      subscription.origins.delete(origin);
+    }
+  }
+
+  #bad(peer: Peer, what: string): void {
+    this.host.fault(
+      peer,
+      new MillraceError('ERR_PEER_INPUT', `${peer.info.name} (${peer.info.incarnation}) sent ${what}.`),
+    );
+  }
+}
+
+const FAILED = Symbol('failed');
+
+function asMillraceError(error: unknown, origin: Origin): AnyMillraceError {
+  if (error instanceof MillraceError) return error;
+  return new MillraceError(
+    'ERR_DECODE',
+    `A message of ${origin.peer.info.name} on ${JSON.stringify(origin.name)} could not be decoded: ${String(error)}`,
+    { cause: error },
+  );
+}
+
+/** Says that a peer's codec or schema differs. */
+export function reportMismatch(
+  status: Status,
+  what: 'codec' | 'schema',
+  channel: string,
+  peer: Peer,
+  ours: string,
+  theirs: string,
+): void {
+  const error = new MillraceError(
+    what === 'codec' ? 'ERR_CODEC_MISMATCH' : 'ERR_SCHEMA_MISMATCH',
+    `Channel ${JSON.stringify(channel)}: ${peer.info.name} (pid ${peer.info.pid}) uses the ${what} ` +
+      `${JSON.stringify(theirs)}, this member ${JSON.stringify(ours)}. Nothing of it is decoded; use the same ${what} in both.`,
+    { details: { channel, peer: peer.identity, ours, theirs } },
+  );
+  status.emit({ type: 'mismatch', channel, peer: peer.identity, ours, theirs, error });
+}
+
+function readSubscribed(text: string): SubscribedBody {
+  const body = JSON.parse(text) as Partial<SubscribedBody> | null;
+  if (typeof body !== 'object' || body === null) throw new Error('not an object');
+  const { name, codec, schema, delivery } = body;
+  checkChannelName(name);
+  if (typeof codec !== 'string' || codec.length > 4096) throw new Error('no codec');
+  if (schema !== null && (typeof schema !== 'string' || schema.length > 4096)) throw new Error('no schema');
+  return { name, codec, schema, delivery: String(delivery) };
+}
+
+function readDone(text: string): DoneBody | null {
+  try {
+    const { how, error } = JSON.parse(text) as DoneBody;
+    if (how !== 'complete' && how !== 'error' && how !== 'closed') return null;
+    if (error === undefined) return { how };
+    const { name, message, code } = error;
+    if (typeof name !== 'string' || typeof message !== 'string') return null;
+    return { how, error: { name, message, ...(typeof code === 'string' ? { code } : {}) } };
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,101 @@
+import { basename } from 'node:path';
+import { isMainThread, threadId } from 'node:worker_threads';
+import { Cluster, type ClusterEvents } from '../cluster/cluster.js';
+import { MillraceTypeError } from '../errors.js';
+import type { Native } from '../native/binding.js';
+import { loadNative } from '../native/load.js';
+import { type Clock, systemClock } from './clock.js';
+import { type ClusterPort, Engine } from './engine.js';
+import { aborted } from './iterate.js';
+import { Member } from './member.js';
+import { type JoinOptions, joinSettings } from './options.js';
+
+/** What a join is made with; the tests put their own in place. */
+export interface JoinParts {
+  readonly native: Native;
+  readonly clock: Clock;
+  joinCluster(options: {
+    domain: string;
+    name: string;
+    native: Native;
+    handleOptions: Parameters<typeof Cluster.join>[0]['handleOptions'];
+    events: ClusterEvents;
+    signal?: AbortSignal;
+  }): Promise<ClusterPort>;
+}
+
+function standardName(): string {
+  const program = basename(process.argv[1] ?? 'node');
+  return `${program}-${process.pid}${isMainThread ? '' : `-${threadId}`}`.slice(-256);
+}
+
+/**
+ * Joins a domain and becomes a member of it.
+ *
+ * @param domain its name; MILLRACE_DOMAIN or `'default'` unless given
+ * @returns the member, which the caller owns: leave(), close(), or `await using`. If the event loop runs empty, the member
+ *   drains and leaves by itself.
+ * @throws MillraceError (rejects) with the exact cause, nothing left behind; MillraceTypeError and MillraceRangeError for
+ *   options
+ */
+export function join<C = undefined>(domain?: string, options?: JoinOptions): Promise<Member<C>> {
+  return joinWith<C>(
+    () => ({ native: loadNative(), clock: systemClock(), joinCluster: (given) => Cluster.join(given) }),
+    domain,
+    options,
+  );
+}
+
+/** @internal join() with its parts given. */
+export async function joinWith<C = undefined>(
+  parts: () => JoinParts,
+  domain: string = process.env.MILLRACE_DOMAIN || 'default',
+  options: JoinOptions = {},
+): Promise<Member<C>> {
+  if (typeof domain !== 'string') {
+    throw new MillraceTypeError(
+      'ERR_INVALID_ARGUMENT',
+      `join(): the domain must be a string, not ${typeof domain}; options come second.`,
+    );
+  }
+  const settings = joinSettings(options, standardName());
+  const { name, mode, signal, faults, device, slotBytes, slots, maxSlots, arenaBytes } = settings;
+  if (signal?.aborted === true) throw aborted('join()', signal);
+  const { native, clock, joinCluster } = parts();
+  // The cluster delivers no event before its promise has resolved and this function has gone on.
+  let engine: Engine | undefined;
+  let member: Member<C> | undefined;
+  const events: ClusterEvents = {
+    peerUp: (peer) => engine?.peerUp(peer),
+    peerDown: (peer, why, detail) => engine?.peerDown(peer, why, detail),
+    peerSuspect: (peer, on) => engine?.peerSuspect(peer, on),
+    message: (peer, type, body) => engine?.message(peer, type, body),
+    fault: (error) => engine?.clusterFault(error),
+    onInspect: () => member?.inspect(),
+  };
+  let cluster: ClusterPort;
+  try {
+    cluster = await joinCluster({
+      domain,
+      name,
+      native,
+      handleOptions: {
+        device,
+        slotBytes,
+        slots,
+        maxSlots,
+        arenaBytes,
+        ...(faults === undefined ? {} : { faults }),
+      },
+      events,
+      ...(signal === undefined ? {} : { signal }),
+    });
+  } catch (error) {
+    if (signal !== undefined && error === signal.reason) throw aborted('join()', signal);
+    throw error;
+  }
+  engine = new Engine({ native, cluster, clock, name, slotBytes, mode });
+  member = new Member<C>(domain, name, engine, cluster);
+  engine.start();
+  return member;
+}

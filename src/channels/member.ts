@@ -1,0 +1,274 @@
+import type { StandardSchemaV1 } from '@standard-schema/spec';
+import type { Observable } from 'rxjs';
+import { MillraceError } from '../errors.js';
+import { COUNTER, type NativeResources } from '../native/binding.js';
+import { Channel, type DrainOptions, drainOptions, type FlushOptions } from './channel.js';
+import type { Codec } from './codec/index.js';
+import type { ClusterPort, Engine } from './engine.js';
+import { leaveBeforeExit } from './exit.js';
+import { checkChannelName, parsePattern } from './names.js';
+import {
+  abortSignal,
+  type ChannelOptions,
+  channelSettings,
+  checkNames,
+  checkSame,
+  type PatternOptions,
+  patternSettings,
+} from './options.js';
+import { Pattern } from './pattern.js';
+import { type MemberReport, reportMember } from './report.js';
+import type { InferInput, InferOutput } from './schema.js';
+import { whenDelivered } from './settle.js';
+import type { DrainReport, Publisher, StatusEvent } from './types.js';
+
+/** Names that a contract allows; none without a contract. */
+export type ContractName<C> = [C] extends [undefined] ? never : keyof C & string;
+/** Any name without a contract, none with one. */
+export type FreeName<C> = [C] extends [undefined] ? string : never;
+/** What a pattern may carry: `unknown`, or any payload of the contract. */
+export type ContractValue<C> = [C] extends [undefined] ? unknown : C[keyof C];
+
+/** What a member holds, counted: native objects, slots, bytes, and what the channels hold above. */
+export interface MemberResources extends NativeResources {
+  readonly channels: number;
+  readonly patterns: number;
+  /** Subscriptions of this member on the wire. */
+  readonly subscriptions: number;
+  /** Bytes queued for slow subscribers. */
+  readonly queuedBytes: number;
+  readonly framesSent: number;
+  readonly framesReceived: number;
+  /** Times that a frame had to wait for a credit. */
+  readonly creditStalls: number;
+  readonly wakeups: number;
+}
+
+/**
+ * One environment (main thread or worker) in a domain.
+ *
+ * `C` maps channel names to payload types (`join<Contract>()`); without it any name goes and payloads are `unknown` unless a
+ * type argument, a schema or a codec says more.
+ */
+export class Member<C = undefined> implements AsyncDisposable {
+  /** This member's name, for people. */
+  readonly name: string;
+  /** The domain's name. */
+  readonly domain: string;
+  /** Never used again by any member. */
+  readonly incarnation: number;
+  /** Peers that come and go, faults, and the status of all its channels. */
+  readonly status$: Observable<StatusEvent>;
+  readonly #engine: Engine;
+  readonly #cluster: ClusterPort;
+  readonly #channels = new Map<string, Channel<unknown, never>>();
+  readonly #patterns = new Map<string, Pattern<unknown>>();
+  readonly #forgetExit: () => void;
+  #left: Promise<void> | null = null;
+  #failure: MillraceError | null = null;
+
+  /** @internal Members are made by join(). */
+  constructor(domain: string, name: string, engine: Engine, cluster: ClusterPort) {
+    this.domain = domain;
+    this.name = name;
+    this.incarnation = cluster.incarnation;
+    this.status$ = engine.status.events$;
+    this.#engine = engine;
+    this.#cluster = cluster;
+    engine.onFailure = (error) => this.#fail(error);
+    this.#forgetExit = leaveBeforeExit(this);
+  }
+
+  /** The other members that are up now. */
+  get peers(): readonly Publisher[] {
+    return [...this.#engine.peers.values()].map(({ identity }) => identity);
+  }
+
+  /** Whether leave() or close() was called, or the member failed. */
+  get closed(): boolean {
+    return this.#left !== null;
+  }
+
+  /**
+   * Opens a channel, or returns the one that is open under that name.
+   * @throws MillraceTypeError: ERR_CHANNEL_NAME, ERR_UNKNOWN_OPTION, ERR_INVALID_OPTION, ERR_CHANNEL_OPTIONS (open already
+   *   with other options; both are shown), MillraceError ERR_MEMBER_CLOSED
+   */
+  channel<K extends ContractName<C>>(name: K, options?: ChannelOptions<C[K]>): Channel<C[K]>;
+  channel<S extends StandardSchemaV1>(
+    name: FreeName<C>,
+    options: ChannelOptions & { readonly schema: S },
+  ): Channel<InferOutput<S>, InferInput<S>>;
+  channel(
+    name: FreeName<C>,
+    options: ChannelOptions<Uint8Array> & { readonly codec: 'bytes' },
+  ): Channel<Uint8Array>;
+  channel<T>(name: FreeName<C>, options: ChannelOptions<T> & { readonly codec: Codec<T> }): Channel<T>;
+  channel<T = unknown>(name: FreeName<C>, options?: ChannelOptions<T>): Channel<T>;
+  channel(name: string, options?: object): unknown {
+    this.#checkOpen();
+    checkChannelName(name);
+    const open = this.#channels.get(name);
+    if (open !== undefined && options === undefined) return open;
+    const settings = channelSettings(name, options);
+    if (open !== undefined) {
+      checkSame(`Channel ${JSON.stringify(name)}`, open.settings, settings);
+      return open;
+    }
+    const host = {
+      engine: this.#engine,
+      forget: (channel: Channel<unknown, never>) => {
+        if (this.#channels.get(name) === channel) this.#channels.delete(name);
+      },
+    };
+    const channel = new Channel<unknown, never>(host, name, settings);
+    this.#channels.set(name, channel);
+    return channel;
+  }
+
+  /**
+   * Subscribes to all channels whose name matches: `*` is one token, `>` at the end one or more. Read-only.
+   * @throws MillraceTypeError: ERR_PATTERN, ERR_UNKNOWN_OPTION, ERR_INVALID_OPTION, ERR_CHANNEL_OPTIONS; MillraceError
+   *   ERR_MEMBER_CLOSED
+   */
+  pattern<T = ContractValue<C>>(text: string, options?: PatternOptions<T>): Pattern<T> {
+    this.#checkOpen();
+    const parsed = parsePattern(text);
+    const open = this.#patterns.get(text);
+    if (open !== undefined && options === undefined) return open as Pattern<T>;
+    const settings = patternSettings(text, options);
+    if (open !== undefined) {
+      checkSame(`Pattern ${JSON.stringify(text)}`, open.settings, settings);
+      return open as Pattern<T>;
+    }
+    const host = {
+      engine: this.#engine,
+      forget: (pattern: Pattern<unknown>) => {
+        if (this.#patterns.get(text) === pattern) this.#patterns.delete(text);
+      },
+    };
+    const pattern = new Pattern<T>(host, parsed, settings);
+    this.#patterns.set(text, pattern as Pattern<unknown>);
+    return pattern;
+  }
+
+  /** Channel.flush() for all channels. */
+  flush(options?: FlushOptions): Promise<DrainReport> {
+    checkNames('flush()', options, ['signal']);
+    return this.#drain(Number.POSITIVE_INFINITY, abortSignal('flush()', options?.signal));
+  }
+
+  /** Channel.drain() for all channels: what was not delivered, per channel and peer. Never rejects. */
+  drain(options?: number | DrainOptions): Promise<DrainReport> {
+    const { timeout, signal } = drainOptions(options);
+    return this.#drain(timeout, signal);
+  }
+
+  /**
+   * Leaves the domain: what was published and can be sent is sent, own streams complete, the others see a goodbye. Does not
+   * wait for slow subscribers; drain() before, or `await using`, if that matters. Idempotent, never rejects.
+   */
+  leave(): Promise<void> {
+    if (this.#left === null) {
+      this.#left = this.#leave();
+    }
+    return this.#left;
+  }
+
+  /** leave() without waiting for its end. */
+  close(): void {
+    void this.leave();
+  }
+
+  /** What this member holds. */
+  resources(): MemberResources {
+    const { transport, channels, inbound } = this.#engine;
+    let queuedBytes = 0;
+    for (const channel of channels.values()) queuedBytes += channel.queuedBytes;
+    return {
+      ...(this.closed ? NOTHING : transport.native.resources(transport.handle)),
+      channels: this.#channels.size,
+      patterns: this.#patterns.size,
+      subscriptions: inbound.locals.size,
+      queuedBytes,
+      framesSent: transport.counter(COUNTER.FRAMES_SENT),
+      framesReceived: transport.counter(COUNTER.FRAMES_RECEIVED),
+      creditStalls: transport.counter(COUNTER.CREDIT_STALLS),
+      wakeups: transport.counter(COUNTER.WAKEUPS),
+    };
+  }
+
+  /** Channels, their subscribers, and what was dropped, as plain data: what `millrace ls` shows. */
+  inspect(): MemberReport {
+    return reportMember(this.#engine, this.#channels.values(), this.#patterns.values());
+  }
+
+  /** The default: it holds the event loop while it has a subscriber, a pending promise or unsent data. */
+  ref(): this {
+    this.#engine.ref(true);
+    return this;
+  }
+
+  /** It never holds the event loop. */
+  unref(): this {
+    this.#engine.ref(false);
+    return this;
+  }
+
+  /** drain() and leave(). */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#left === null) await this.drain();
+    await this.leave();
+  }
+
+  async #leave(): Promise<void> {
+    this.#forgetExit();
+    this.#engine.close();
+    const error = this.#failure ?? undefined;
+    for (const one of [...this.#channels.values(), ...this.#patterns.values()]) one.end(error);
+    this.#channels.clear();
+    this.#patterns.clear();
+    this.#engine.status.complete();
+    await this.#cluster.leave();
+  }
+
+  /** A fatal local fault: the only thing that errors the streams. */
+  #fail(error: MillraceError): void {
+    if (this.#left !== null) return;
+    this.#failure = error;
+    this.#engine.status.emit({ type: 'fault', error });
+    void this.leave();
+  }
+
+  #drain(timeout: number, signal: AbortSignal | undefined): Promise<DrainReport> {
+    const channels = this.closed ? [] : [...this.#engine.channels.values()];
+    return whenDelivered(this.#engine, channels, timeout, signal);
+  }
+
+  #checkOpen(): void {
+    if (this.#left === null) return;
+    throw new MillraceError(
+      'ERR_MEMBER_CLOSED',
+      `The member ${JSON.stringify(this.name)} has left the domain ${JSON.stringify(this.domain)}${
+        this.#failure === null ? '' : ` because of a fault: ${this.#failure.message}`
+      }. Join again.`,
+      this.#failure === null ? {} : { cause: this.#failure },
+    );
+  }
+}
+
+const NOTHING: NativeResources = {
+  pds: 0,
+  xrcds: 0,
+  srqs: 0,
+  cqs: 0,
+  qps: 0,
+  mrs: 0,
+  lanes: 0,
+  slots: 0,
+  slotBytes: 0,
+  inboxBytes: 0,
+  arenaBytes: 0,
+  backlogBytes: 0,
+  peers: 0,
+};

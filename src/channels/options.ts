@@ -1,0 +1,406 @@
+import type { StandardSchemaV1 } from '@standard-schema/spec';
+import { MillraceRangeError, MillraceTypeError } from '../errors.js';
+import type { FaultOptions } from '../native/binding.js';
+import { type Codec, type CodecOption, resolveCodec } from './codec/index.js';
+import { isOverflow, type Overflow, POLICIES } from './overflow/index.js';
+import type { WaitMode } from './pump.js';
+import { type ValidateMode, validator } from './schema.js';
+
+/** What join() takes besides the domain's name. */
+export interface JoinOptions {
+  /** This member's name, for people: shown to others and by `millrace ls`. The program's name and pid unless given. */
+  readonly name?: string;
+  /** `'soft'` (the software device over shared memory), `'auto'`, or an RDMA device's name. MILLRACE_DEVICE unless given. */
+  readonly device?: string;
+  /** How the member waits for messages; `'adaptive'` unless given. */
+  readonly mode?: WaitMode;
+  /** Bytes of an inbox slot: 4,096 to 1 MiB, a multiple of 64; 16,384 unless given. A message must fit one slot. */
+  readonly slotBytes?: number;
+  /** Inbox slots to start with; 128 unless given. */
+  readonly slots?: number;
+  /** Inbox slots at most; 4,096 unless given. */
+  readonly maxSlots?: number;
+  /** Bytes of the send arena; 1 MiB, or eight slots if that is more. */
+  readonly arenaBytes?: number;
+  /** Aborts the join. Has no effect once it has resolved. */
+  readonly signal?: AbortSignal;
+  /** Faults that the device is told to make, for tests. */
+  readonly faults?: FaultOptions;
+}
+
+/** What a subscriber's side of a channel, or a pattern, can be told. */
+export interface SubscriberOptions {
+  /** What publishers do when this subscriber is slower than they are; `'wait'` unless given. */
+  readonly overflow?: Overflow;
+  /** Bytes that a publisher may have on the way to this subscriber; 256 KiB unless given. */
+  readonly windowBytes?: number;
+  /**
+   * Messages that a publisher keeps for subscribers that come later, and that this subscriber wants when it comes: the
+   * smaller of the two numbers is what it gets. 0 unless given.
+   */
+  readonly replay?: number;
+  /** Bytes of kept messages at most; 1 MiB unless given. */
+  readonly replayBytes?: number;
+  /** Whether own subscribers hear this member's own messages; false unless given. */
+  readonly echo?: boolean;
+}
+
+/** What member.channel() takes. */
+export interface ChannelOptions<T = unknown> extends SubscriberOptions {
+  /** `'msgpackr'` unless given. Must be the same at all members. */
+  readonly codec?: CodecOption<T>;
+  /** A Standard Schema (zod, valibot, arktype …) that types and checks the values. */
+  readonly schema?: StandardSchemaV1;
+  /** A name and version of the schema; members that both name one must name the same. */
+  readonly schemaId?: string;
+  /** Which values are checked, when publishing and when receiving; `'all'` unless given. */
+  readonly validate?: ValidateMode;
+  /** Bytes queued for one slow subscriber at most; 4 MiB unless given. */
+  readonly maxQueueBytes?: number;
+  /** How long a full `wait` subscriber may refuse this publisher, in ms; then it is skipped, with a gap. No bound unless given. */
+  readonly maxWait?: number;
+  /** `'own'`: queue pairs of its own, so that bulk on other channels doesn't hold it up. `'shared'` unless given. */
+  readonly lane?: 'shared' | 'own';
+}
+
+/** What member.pattern() takes. */
+export interface PatternOptions<T = unknown> extends SubscriberOptions {
+  /** Decode only publishers of this codec; any built-in one unless given. */
+  readonly codec?: CodecOption<T>;
+  readonly schema?: StandardSchemaV1;
+  readonly schemaId?: string;
+  readonly validate?: ValidateMode;
+}
+
+/** Options of a channel with everything filled in. */
+export interface ChannelSettings {
+  readonly overflow: Overflow;
+  readonly windowBytes: number;
+  readonly replay: number;
+  readonly replayBytes: number;
+  readonly echo: boolean;
+  /** null: any built-in one (patterns). */
+  readonly codec: Codec<unknown> | null;
+  readonly schema: StandardSchemaV1 | null;
+  readonly schemaId: string | null;
+  readonly validate: ValidateMode;
+  readonly maxQueueBytes: number;
+  readonly maxWait: number;
+  readonly lane: 'shared' | 'own';
+}
+
+const KIB = 1024;
+const MIB = 1024 * KIB;
+
+// ---- unknown names ---------------------------------------------------------------------------------------------------
+
+/** Edits between two words (insert, delete, replace, swap neighbours), case ignored. */
+function distance(a: string, b: string): number {
+  const x = a.toLowerCase();
+  const y = b.toLowerCase();
+  const rows: number[][] = [Array.from({ length: y.length + 1 }, (_, i) => i)];
+  for (let i = 1; i <= x.length; i++) {
+    const row = [i];
+    for (let j = 1; j <= y.length; j++) {
+      const same = x[i - 1] === y[j - 1];
+      let best = Math.min(rows[i - 1]![j]! + 1, row[j - 1]! + 1, rows[i - 1]![j - 1]! + (same ? 0 : 1));
+      if (i > 1 && j > 1 && x[i - 1] === y[j - 2] && x[i - 2] === y[j - 1])
+        best = Math.min(best, rows[i - 2]![j - 2]! + 1);
+      row.push(best);
+    }
+    rows.push(row);
+  }
+  return rows[x.length]![y.length]!;
+}
+
+/** The known name that was probably meant, or undefined. */
+export function closest(name: string, known: readonly string[]): string | undefined {
+  let best: string | undefined;
+  let least = Math.max(2, Math.floor(name.length / 2)) + 1;
+  for (const one of known) {
+    const lower = one.toLowerCase();
+    const part =
+      name.length >= 3 && (lower.includes(name.toLowerCase()) || name.toLowerCase().includes(lower));
+    const far = part ? 1 : distance(name, one);
+    if (far < least) {
+      least = far;
+      best = one;
+    }
+  }
+  return best;
+}
+
+/**
+ * Refuses options that nobody knows: a spelling mistake would otherwise be silently without effect.
+ * @throws MillraceTypeError ERR_UNKNOWN_OPTION or ERR_INVALID_ARGUMENT
+ */
+export function checkNames(call: string, options: unknown, known: readonly string[]): void {
+  if (options === undefined) return;
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+    throw new MillraceTypeError(
+      'ERR_INVALID_ARGUMENT',
+      `${call}: the options must be an object, not ${describe(options)}.`,
+    );
+  }
+  for (const name of Object.keys(options)) {
+    if (known.includes(name)) continue;
+    const meant = closest(name, known);
+    throw new MillraceTypeError(
+      'ERR_UNKNOWN_OPTION',
+      `${call}: unknown option ${JSON.stringify(name)}.${meant === undefined ? '' : ` Did you mean ${JSON.stringify(meant)}?`}` +
+        ` It takes ${known.join(', ')}.`,
+      { details: { option: name, meant } },
+    );
+  }
+}
+
+// ---- values ----------------------------------------------------------------------------------------------------------
+
+function describe(value: unknown): string {
+  if (typeof value === 'string') return JSON.stringify(value.length > 60 ? `${value.slice(0, 57)}…` : value);
+  if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'an array' : 'an object';
+  if (typeof value === 'function') return 'a function';
+  return String(value);
+}
+
+function invalid(call: string, name: string, value: unknown, wanted: string): never {
+  throw new MillraceTypeError(
+    'ERR_INVALID_OPTION',
+    `${call}: ${name} must be ${wanted}, not ${describe(value)}.`,
+    {
+      details: { option: name, value },
+    },
+  );
+}
+
+/** An integer within bounds, or the default. @throws MillraceTypeError or MillraceRangeError ERR_INVALID_OPTION */
+export function integer(
+  call: string,
+  name: string,
+  value: unknown,
+  standard: number,
+  least: number,
+  most: number,
+  multiple = 1,
+): number {
+  if (value === undefined) return standard;
+  if (typeof value !== 'number' || !Number.isInteger(value)) invalid(call, name, value, 'an integer');
+  if (value < least || value > most || value % multiple !== 0) {
+    throw new MillraceRangeError(
+      'ERR_INVALID_OPTION',
+      `${call}: ${name} must be from ${least} to ${most}${multiple > 1 ? ` and a multiple of ${multiple}` : ''}, not ${value}.`,
+      { details: { option: name, value, least, most } },
+    );
+  }
+  return value;
+}
+
+/** A time in ms, Infinity allowed, or the default. */
+export function milliseconds(call: string, name: string, value: unknown, standard: number): number {
+  if (value === undefined) return standard;
+  if (typeof value !== 'number' || Number.isNaN(value))
+    invalid(call, name, value, 'a number of milliseconds');
+  if (value < 0) {
+    throw new MillraceRangeError(
+      'ERR_INVALID_OPTION',
+      `${call}: ${name} must not be negative, not ${value}.`,
+      {
+        details: { option: name, value },
+      },
+    );
+  }
+  return value;
+}
+
+/** An AbortSignal or undefined. */
+export function abortSignal(call: string, value: unknown): AbortSignal | undefined {
+  if (value === undefined || value instanceof AbortSignal) return value;
+  invalid(call, 'signal', value, 'an AbortSignal');
+}
+
+function oneOf<V extends string>(
+  call: string,
+  name: string,
+  value: unknown,
+  standard: V,
+  all: readonly V[],
+): V {
+  if (value === undefined) return standard;
+  if (typeof value === 'string' && (all as readonly string[]).includes(value)) return value as V;
+  const meant = typeof value === 'string' ? closest(value, all) : undefined;
+  invalid(
+    call,
+    name,
+    value,
+    `one of ${all.map((one) => `'${one}'`).join(', ')}${meant === undefined ? '' : ` (did you mean '${meant}'?)`}`,
+  );
+}
+
+function flag(call: string, name: string, value: unknown): boolean {
+  if (value === undefined) return false;
+  if (typeof value !== 'boolean') invalid(call, name, value, 'true or false');
+  return value;
+}
+
+function overflowOf(call: string, value: unknown): Overflow {
+  if (value === undefined) return 'wait';
+  if (isOverflow(value)) return value;
+  if (
+    typeof value === 'object' &&
+    value !== null &&
+    'latestBy' in value &&
+    typeof value.latestBy === 'function'
+  ) {
+    invalid(
+      call,
+      'overflow.latestBy',
+      value.latestBy,
+      "a property path such as 'order.id', since the publisher evaluates it and functions don't travel",
+    );
+  }
+  oneOf(call, 'overflow', value, 'wait', POLICIES);
+  invalid(call, 'overflow', value, `one of ${POLICIES.join(', ')} or { latestBy: path }`);
+}
+
+const SUBSCRIBER = ['overflow', 'windowBytes', 'replay', 'replayBytes', 'echo'] as const;
+const READING = ['codec', 'schema', 'schemaId', 'validate'] as const;
+const CHANNEL = [...READING, ...SUBSCRIBER, 'maxQueueBytes', 'maxWait', 'lane'] as const;
+const PATTERN = [...READING, ...SUBSCRIBER] as const;
+
+function settings(
+  call: string,
+  given: ChannelOptions<never>,
+  known: readonly string[],
+  standardCodec: boolean,
+): ChannelSettings {
+  checkNames(call, given, known);
+  const { codec, schema, schemaId } = given;
+  const validate = oneOf(call, 'validate', given.validate, 'all', ['off', 'first', 'all'] as const);
+  if (schema !== undefined) validator(schema, validate); // throws if it is none
+  if (
+    schemaId !== undefined &&
+    (typeof schemaId !== 'string' || schemaId.length === 0 || schemaId.length > 255)
+  ) {
+    invalid(call, 'schemaId', schemaId, 'a string of 1 to 255 characters');
+  }
+  return {
+    overflow: overflowOf(call, given.overflow),
+    windowBytes: integer(call, 'windowBytes', given.windowBytes, 256 * KIB, 4 * KIB, 2 ** 40),
+    replay: integer(call, 'replay', given.replay, 0, 0, 2 ** 32 - 1),
+    replayBytes: integer(call, 'replayBytes', given.replayBytes, MIB, 0, 2 ** 40),
+    echo: flag(call, 'echo', given.echo),
+    codec: codec === undefined && !standardCodec ? null : (resolveCodec(codec) as unknown as Codec<unknown>),
+    schema: schema ?? null,
+    schemaId: schemaId ?? null,
+    validate,
+    maxQueueBytes: integer(call, 'maxQueueBytes', given.maxQueueBytes, 4 * MIB, 0, 2 ** 40),
+    maxWait: milliseconds(call, 'maxWait', given.maxWait, Number.POSITIVE_INFINITY),
+    lane: oneOf(call, 'lane', given.lane, 'shared', ['shared', 'own'] as const),
+  };
+}
+
+/** Checks and fills up a channel's options. @throws MillraceTypeError, MillraceRangeError */
+export function channelSettings(name: string, given: object | undefined): ChannelSettings {
+  return settings(`channel(${JSON.stringify(name)})`, (given ?? {}) as ChannelOptions<never>, CHANNEL, true);
+}
+
+/** Checks and fills up a pattern's options. @throws MillraceTypeError, MillraceRangeError */
+export function patternSettings(text: string, given: object | undefined): ChannelSettings {
+  return settings(`pattern(${JSON.stringify(text)})`, (given ?? {}) as ChannelOptions<never>, PATTERN, false);
+}
+
+/** Options of join with everything filled in but the domain. */
+export interface JoinSettings {
+  readonly name: string;
+  readonly device: string;
+  readonly mode: WaitMode;
+  readonly slotBytes: number;
+  readonly slots: number;
+  readonly maxSlots: number;
+  readonly arenaBytes: number;
+  readonly signal: AbortSignal | undefined;
+  readonly faults: FaultOptions | undefined;
+}
+
+const JOIN = [
+  'name',
+  'device',
+  'mode',
+  'slotBytes',
+  'slots',
+  'maxSlots',
+  'arenaBytes',
+  'signal',
+  'faults',
+] as const;
+
+/** Checks and fills up join's options. @throws MillraceTypeError, MillraceRangeError */
+export function joinSettings(given: JoinOptions, standardName: string): JoinSettings {
+  const call = 'join()';
+  checkNames(call, given, JOIN);
+  const { name = standardName, device = process.env.MILLRACE_DEVICE || 'soft' } = given;
+  if (typeof name !== 'string' || name.length === 0 || name.length > 256) {
+    invalid(call, 'name', name, 'a string of 1 to 256 characters');
+  }
+  if (typeof device !== 'string' || device.length === 0) invalid(call, 'device', device, 'a device name');
+  const slotBytes = integer(call, 'slotBytes', given.slotBytes, 16 * KIB, 4 * KIB, MIB, 64);
+  const slots = integer(call, 'slots', given.slots, 128, 16, 16384);
+  const least = Math.max(64 * KIB, 4 * slotBytes);
+  return {
+    name,
+    device,
+    mode: oneOf(call, 'mode', given.mode, 'adaptive', ['adaptive', 'event', 'spin'] as const),
+    slotBytes,
+    slots,
+    maxSlots: integer(call, 'maxSlots', given.maxSlots, Math.max(4096, slots), slots, 16384),
+    arenaBytes: integer(
+      call,
+      'arenaBytes',
+      given.arenaBytes,
+      Math.max(MIB, 8 * slotBytes),
+      least,
+      2 ** 30,
+      4096,
+    ),
+    signal: abortSignal(call, given.signal),
+    faults: given.faults,
+  };
+}
+
+// ---- the same channel twice ------------------------------------------------------------------------------------------
+
+function show(settings: ChannelSettings): string {
+  const parts = Object.entries(settings).flatMap(([name, value]) => {
+    if (value === null) return [];
+    if (name === 'codec') return [`codec: ${(value as Codec<unknown>).name}`];
+    if (name === 'schema') return [`schema: ${(value as StandardSchemaV1)['~standard'].vendor}`];
+    return [`${name}: ${typeof value === 'object' ? JSON.stringify(value) : String(value)}`];
+  });
+  return `{ ${parts.join(', ')} }`;
+}
+
+/** Two structs of one layout are the same codec, wherever they were made. */
+function sameLayout(a: Codec<unknown> | null, b: Codec<unknown> | null): boolean {
+  return a !== null && b !== null && a.name === b.name && a.name.startsWith('struct:');
+}
+
+/**
+ * The same name is the same channel; other options would silently be without effect, so they are an error.
+ * @throws MillraceTypeError ERR_CHANNEL_OPTIONS, with both sets of options
+ */
+export function checkSame(what: string, have: ChannelSettings, given: ChannelSettings): void {
+  const differ = (Object.keys(have) as (keyof ChannelSettings)[]).filter((name) => {
+    const a = have[name];
+    const b = given[name];
+    if (name === 'schema') return a !== b;
+    if (name === 'codec') return a !== b && !sameLayout(have.codec, given.codec);
+    return JSON.stringify(a) !== JSON.stringify(b);
+  });
+  if (differ.length === 0) return;
+  throw new MillraceTypeError(
+    'ERR_CHANNEL_OPTIONS',
+    `${what} is open already with other options (${differ.join(', ')}): open with ${show(have)}, now asked for ${show(given)}. ` +
+      'Share the one that is open, or close it first.',
+    { details: { differ } },
+  );
+}

@@ -1,0 +1,587 @@
+import { type AnyMillraceError, MillraceError } from '../errors.js';
+import type { Clock } from './clock.js';
+import type { Codec, Encoder } from './codec/codec.js';
+import type { Control } from './control.js';
+import {
+  type DeliveryWaiter,
+  Destination,
+  type DestinationEnd,
+  type DestinationHost,
+  type Ticket,
+} from './destination.js';
+import { keyAt } from './overflow/index.js';
+import type { Peer, PeerSubscription } from './peer.js';
+import { ReplayStore } from './replay.js';
+import type { Status } from './status.js';
+import type { Transport } from './transport.js';
+import type { Headers } from './types.js';
+import {
+  type DoneBody,
+  FLAG,
+  FRAME_BYTES,
+  KIND,
+  payloadLimit,
+  RECORD_BYTES,
+  recordSize,
+  type SubscribedBody,
+  writeHeader,
+} from './wire.js';
+
+/** Room that is kept behind a message for the definitions that it makes. */
+const DEFINE_ROOM = recordSize(0, 2048);
+/** A full arena is polled for so many times before a message is refused: delayed completions come by polling. */
+const ARENA_TRIES = 64;
+
+/** What `emit` returns instead of a sequence. */
+export const REFUSED = {
+  /** A `wait` subscriber is full, or the arena is. Try later. */
+  FULL: -1,
+  /** The value cannot be sent; `lastError` says why. */
+  VALUE: -2,
+  /** complete(), error() or close() came first. */
+  ENDED: -3,
+} as const;
+
+/** What a publishing channel needs of its member. */
+export interface OutboundHost {
+  readonly clock: Clock;
+  readonly transport: Transport;
+  readonly control: Control;
+  /** Milliseconds since the epoch, taken once a turn. */
+  stamp(): number;
+  /** A flush at the end of this turn. */
+  schedule(): void;
+  /** Polls natively and serves who got room; delivers nothing. */
+  progress(): void;
+  nextGeneration(): number;
+  /** Channels that have something to tell at the end of the turn. */
+  dirty(channel: AnyOutChannel): void;
+  /** Gap records are due within 100 ms. */
+  gapDue(destination: Destination): void;
+  later(destination: Destination): void;
+  awaits(peer: Peer): void;
+  /** Something is held back, or no more. */
+  queues(on: boolean): void;
+  /** A closed channel has told all its subscribers. */
+  finished(channel: AnyOutChannel): void;
+  /** Announces the channel to one peer on the control connection. */
+  announce(peer: Peer, body: Record<string, unknown>): void;
+}
+
+/** A publishing channel of whatever type. */
+// biome-ignore lint/suspicious/noExplicitAny: a channel of T takes only T, which nobody who holds them all knows
+export type AnyOutChannel = OutChannel<any>;
+
+/** What a publisher of one channel is made of. */
+export interface OutOptions<T> {
+  readonly codec: Codec<T>;
+  readonly schemaId: string | null;
+  readonly maxQueueBytes: number;
+  readonly maxWait: number;
+  readonly replay: number;
+  readonly replayBytes: number;
+  readonly lane: number;
+  /** Throws what is wrong with a value; null if values are not checked. */
+  readonly validate: ((value: unknown) => unknown) | null;
+}
+
+const utf8 = new TextEncoder();
+
+/**
+ * The publisher's side of one channel: encodes a value once and hands the record to every destination.
+ *
+ * Sequences are given out here and nowhere else; a value that is refused takes none, so whatever is missing at a
+ * subscriber was dropped by its own policy and is told by its destination (I4).
+ */
+export class OutChannel<T> implements DestinationHost {
+  readonly transport: Transport;
+  readonly control: Control;
+  readonly clock: Clock;
+  readonly lane: number;
+  readonly maxQueueBytes: number;
+  readonly maxWait: number;
+  readonly encoder: Encoder<T>;
+  /** Last sequence that was given out. */
+  sequence = 0;
+  destinations: Destination[] = [];
+  ended: DoneBody['how'] | null = null;
+  /** Why the last value was not taken. */
+  lastError: AnyMillraceError | null = null;
+  lastCode: number = REFUSED.FULL;
+  readonly counts = { publishedBytes: 0, refused: 0, encodeErrors: 0, dropped: 0 };
+  /** Of this turn, for one status event each. */
+  turnRefused = 0;
+  turnRefusal: AnyMillraceError | null = null;
+  turnErrors = 0;
+  turnError: AnyMillraceError | null = null;
+  #done: Uint8Array | null = null;
+  #full = 0;
+  #arenaFull = false;
+  #keys = false;
+  readonly #replay: ReplayStore | null;
+  readonly #limit: number;
+  readonly #writable = new Set<() => void>();
+  readonly #watchers = new Set<() => void>();
+
+  constructor(
+    private readonly host: OutboundHost,
+    readonly number: number,
+    readonly name: string,
+    readonly options: OutOptions<T>,
+    readonly status: Status,
+  ) {
+    this.transport = host.transport;
+    this.control = host.control;
+    this.clock = host.clock;
+    this.lane = options.lane;
+    this.maxQueueBytes = options.maxQueueBytes;
+    this.maxWait = options.maxWait;
+    this.encoder = options.codec.encoder();
+    this.#replay = options.replay > 0 ? new ReplayStore(options.replay, options.replayBytes) : null;
+    this.#limit = payloadLimit(host.transport.slotBytes);
+  }
+
+  // ---- publishing ----------------------------------------------------------------------------------------------------
+
+  /**
+   * Takes a value: validates, encodes once, hands it to every destination, keeps it for replay.
+   * @returns its sequence, or one of REFUSED; then nothing was taken and `lastError` is set
+   */
+  emit(value: T, headers: Headers | undefined, ticket: TicketMaker | null): number {
+    const { transport } = this;
+    const { arena } = transport;
+    if (this.ended !== null) return this.#endedError();
+    if (arena.encoding) return this.#failed(this.#reentrant());
+    if (this.#full > 0 && this.#mustWait()) {
+      this.host.progress();
+      if (this.#full > 0 && this.#mustWait()) return this.#refuse(null);
+    }
+    if (this.options.validate !== null) {
+      arena.encoding = true; // a validator is user code, too
+      try {
+        this.options.validate(value);
+      } catch (error) {
+        return this.#failed(error);
+      } finally {
+        arena.encoding = false;
+      }
+    }
+    if (this.destinations.length === 0 && this.#replay === null) return ++this.sequence;
+
+    const start = this.#reserve();
+    if (start < 0) return this.#refuse('arena');
+    const limit = this.#limit;
+    let head = 0;
+    let end: number;
+    arena.encoding = true;
+    try {
+      if (headers !== undefined) head = writeHeaders(headers, arena.bytes, start + RECORD_BYTES, limit);
+      if (this.#keys)
+        for (const one of this.destinations) if (one.keyPath !== null) one.key = keyAt(value, one.keyPath);
+      const from = start + RECORD_BYTES + head;
+      end = head < 0 ? -1 : this.encoder.encode(value, arena.bytes, from, start + RECORD_BYTES + limit);
+    } catch (error) {
+      return this.#failed(error);
+    } finally {
+      arena.encoding = false;
+    }
+    if (end < 0) return this.#failed(this.#tooLarge());
+    if (this.ended !== null) return this.#endedError(); // an encoder that closed the channel
+    const payload = end - start - RECORD_BYTES - head;
+    const size = (end - start + 7) & ~7;
+    for (let at = end; at < start + size; at++) arena.bytes[at] = 0;
+    const defined = this.encoder.takeDefinitions();
+    if (defined !== null) this.#define(defined, size);
+    if (!this.#admitted(size)) return this.#refuse(null);
+
+    const sequence = ++this.sequence;
+    const bits = head === 0 ? KIND.DATA : KIND.DATA | (FLAG.HEADERS << 8) | (head << 16);
+    writeHeader(arena.u32, arena.f64, start, this.number, payload, sequence, bits, 0, this.host.stamp());
+    this.counts.publishedBytes += size;
+    if (this.#replay !== null) this.#replay.keep(arena, start, size);
+    const { destinations } = this;
+    if (destinations.length > 0) {
+      // Several destinations point at one record: a flush in between must not free it.
+      if (arena.pinned < 0) {
+        arena.pinned = arena.head;
+        arena.commit(size);
+      }
+      const made = ticket === null ? null : ticket(destinations.length);
+      for (let i = 0; i < destinations.length; i++) destinations[i]!.take(start, size, sequence, made);
+      this.host.schedule();
+    }
+    arena.pinned = -1;
+    return sequence;
+  }
+
+  /** Whether a message may be taken now, as far as is known without its size. */
+  get writable(): boolean {
+    return this.ended === null && !(this.#full > 0 && this.#mustWait()) && !this.#arenaFull;
+  }
+
+  /** Calls once when `writable` may be true again. */
+  onWritable(call: () => void): () => void {
+    this.#writable.add(call);
+    return () => this.#writable.delete(call);
+  }
+
+  /** Ends this member's publishing; `body` is told to the subscribers behind the last message. */
+  end(body: DoneBody): void {
+    if (this.ended === 'closed' || (this.ended !== null && body.how !== 'closed')) return;
+    this.ended = body.how;
+    this.#done = utf8.encode(JSON.stringify(body));
+    for (const destination of [...this.destinations]) destination.finish(this.#done);
+    this.host.schedule();
+    this.#tellWritable();
+  }
+
+  // ---- subscribers ---------------------------------------------------------------------------------------------------
+
+  /**
+   * Adds a peer's subscription in one turn: SUBSCRIBED with the first live sequence, definitions, the replay, then live.
+   * @returns false if codec or schema differ, of which the peer and status$ are told
+   */
+  subscribe(subscription: PeerSubscription): boolean {
+    const { codec, schemaId } = this.options;
+    const { peer } = subscription;
+    if (peer.gone || this.ended === 'closed') return false;
+    let refused: 'codec' | 'schema' | null = null;
+    if (subscription.codec !== null && subscription.codec !== codec.name) refused = 'codec';
+    else if (subscription.schema !== null && schemaId !== null && subscription.schema !== schemaId)
+      refused = 'schema';
+    this.host.announce(peer, {
+      channel: this.name,
+      number: this.number,
+      codec: codec.name,
+      schema: schemaId,
+      delivery: 'lane',
+      subscription: subscription.id,
+      refused,
+    });
+    if (refused !== null) {
+      this.mismatches(subscription, refused);
+      return false;
+    }
+    let destination = this.of(peer);
+    const known = destination !== undefined;
+    if (destination === undefined) {
+      destination = new Destination(this, peer, this.host.nextGeneration(), subscription.overflow);
+      this.destinations = [...this.destinations, destination];
+    }
+    destination.subscriptions.set(subscription.id, subscription);
+    this.#configure(destination);
+    this.#sendSubscribed(destination, subscription.id);
+    if (!known) {
+      for (const definition of this.encoder.allDefinitions()) {
+        this.control.send(peer, this.lane, KIND.DEFINE, this.number, 0, 0, definition);
+      }
+    }
+    if (this.#replay !== null && subscription.replay > 0) {
+      const kept = this.#replay.copy(subscription.id, subscription.replay, subscription.replayBytes);
+      if (kept.count > 0) destination.replay(kept);
+    }
+    if (this.#done !== null) destination.finish(this.#done);
+    this.host.schedule();
+    if (!known) {
+      this.status.emit({
+        type: 'subscriber-joined',
+        channel: this.name,
+        peer: peer.identity,
+        subscribers: this.destinations.length,
+      });
+      this.#changed();
+    }
+    return true;
+  }
+
+  /** Set by the member: how a mismatch is reported. */
+  mismatches: (subscription: PeerSubscription, what: 'codec' | 'schema') => void = () => {};
+
+  unsubscribe(peer: Peer, id: number): void {
+    const destination = this.of(peer);
+    if (destination?.subscriptions.delete(id) !== true) return;
+    if (destination.subscriptions.size === 0) destination.end('unsubscribed');
+    else this.#configure(destination);
+  }
+
+  of(peer: Peer): Destination | undefined {
+    return this.destinations.find((one) => one.peer === peer);
+  }
+
+  /** Calls at every change of the number of subscribers. */
+  onSubscribers(call: () => void): () => void {
+    this.#watchers.add(call);
+    return () => this.#watchers.delete(call);
+  }
+
+  get queuedBytes(): number {
+    return this.destinations.reduce((sum, one) => sum + one.queuedBytes, 0);
+  }
+
+  /** Destinations that have not yet delivered everything up to the newest message. */
+  whenDelivered(waiter: DeliveryWaiter): Destination[] {
+    const { sequence } = this;
+    const open = this.destinations.filter((one) => one.delivered < sequence);
+    for (const one of open) one.whenDelivered(sequence, waiter);
+    if (open.length > 0) this.host.schedule();
+    return open;
+  }
+
+  /** The arena may have room again; at the end of a turn. */
+  arenaTurn(): void {
+    if (!this.#arenaFull || this.transport.arena.reserve(this.#need) < 0) return;
+    this.#arenaFull = false;
+    this.#tellWritable();
+  }
+
+  /** The member is gone: nobody waits any more. */
+  close(why: DestinationEnd): void {
+    this.ended = 'closed';
+    for (const destination of [...this.destinations]) destination.end(why);
+    this.#tellWritable();
+  }
+
+  // ---- for destinations ----------------------------------------------------------------------------------------------
+
+  refuses(on: boolean): void {
+    this.#full += on ? 1 : -1;
+    if (!on && this.#full === 0) this.#tellWritable();
+    if (on && Number.isFinite(this.maxWait)) {
+      const timer = this.clock.setTimeout(() => {
+        if (this.#full > 0 && !this.#mustWait()) this.#tellWritable();
+      }, this.maxWait);
+      timer.unref?.();
+    }
+  }
+  queues(on: boolean): void {
+    this.host.queues(on);
+  }
+  messageDropped(destination: Destination): void {
+    this.counts.dropped++;
+    this.host.gapDue(destination);
+  }
+  destinationEnded(destination: Destination): void {
+    this.destinations = this.destinations.filter((one) => one !== destination);
+    this.status.emit({
+      type: 'subscriber-left',
+      channel: this.name,
+      peer: destination.peer.identity,
+      subscribers: this.destinations.length,
+    });
+    this.#changed();
+    if (this.ended === 'closed' && this.destinations.length === 0) this.host.finished(this);
+  }
+  later(destination: Destination): void {
+    this.host.later(destination);
+  }
+  awaits(peer: Peer): void {
+    this.host.awaits(peer);
+  }
+
+  // ---- inside --------------------------------------------------------------------------------------------------------
+
+  get #need(): number {
+    return this.transport.slotBytes - FRAME_BYTES + DEFINE_ROOM;
+  }
+
+  #reserve(): number {
+    const need = this.#need;
+    let start = this.transport.arena.reserve(need);
+    if (start >= 0) return start;
+    start = this.transport.reserve(need);
+    for (let tries = 0; start < 0 && tries < ARENA_TRIES; tries++) {
+      this.host.progress();
+      start = this.transport.reserve(need);
+    }
+    if (start < 0) this.#arenaFull = true;
+    return start;
+  }
+
+  /**
+   * New definitions: they lie behind the message in the arena, hence the message's room is committed first, and are sent
+   * before it. They are exempt from windows and drops, and go out even if the message is then refused.
+   */
+  #define(payload: Uint8Array, size: number): void {
+    const { arena } = this.transport;
+    arena.pinned = arena.head;
+    arena.commit(size);
+    for (const { peer } of this.destinations)
+      this.control.send(peer, this.lane, KIND.DEFINE, this.number, 0, 0, payload);
+    this.host.schedule();
+  }
+
+  /** Whether every destination can take it; only a `wait` subscriber can say no. */
+  #admitted(size: number): boolean {
+    let admitted = true;
+    for (const destination of this.destinations) if (!destination.admits(size)) admitted = false;
+    return admitted;
+  }
+
+  /** Whether a full `wait` subscriber still has the publisher's patience. */
+  #mustWait(): boolean {
+    const now = this.clock.now();
+    return this.destinations.some((one) => one.full && now < one.patienceEnds);
+  }
+
+  #configure(destination: Destination): void {
+    // By name wins over by pattern, then the oldest.
+    let best: PeerSubscription | undefined;
+    for (const one of destination.subscriptions.values()) {
+      if (best === undefined || (one.exact && !best.exact)) best = one;
+    }
+    destination.configure(best!);
+    this.#keys = this.destinations.some((one) => one.keyPath !== null || typeof one.overflow === 'object');
+  }
+
+  #sendSubscribed(destination: Destination, id: number): void {
+    const { codec, schemaId } = this.options;
+    const body: SubscribedBody = { name: this.name, codec: codec.name, schema: schemaId, delivery: 'lane' };
+    const text = utf8.encode(JSON.stringify(body));
+    const payload = new Uint8Array(16 + text.length);
+    const view = new DataView(payload.buffer);
+    view.setUint32(0, id, true);
+    view.setUint32(4, destination.generation, true);
+    view.setFloat64(8, this.sequence + 1, true);
+    payload.set(text, 16);
+    this.control.send(
+      destination.peer,
+      this.lane,
+      KIND.SUBSCRIBED,
+      this.number,
+      this.sequence + 1,
+      0,
+      payload,
+    );
+  }
+
+  #changed(): void {
+    for (const call of [...this.#watchers]) call();
+  }
+
+  #tellWritable(): void {
+    if (this.#writable.size === 0) return;
+    const calls = [...this.#writable];
+    this.#writable.clear();
+    for (const call of calls) call();
+  }
+
+  #refuse(why: 'arena' | null): number {
+    this.transport.arena.pinned = -1;
+    // A loop that ignores refusals must not pay for an error each time.
+    if (this.turnRefused === 0) this.lastError = this.#refusal(why);
+    else this.lastError = this.turnRefusal;
+    this.counts.refused++;
+    this.#note(this.lastError!, false);
+    this.lastCode = REFUSED.FULL;
+    return REFUSED.FULL;
+  }
+
+  #refusal(why: 'arena' | null): AnyMillraceError {
+    const slow = this.destinations
+      .filter((one) => one.full)
+      .map(({ peer, queuedBytes }) => `${peer.info.name}: ${queuedBytes}`);
+    return new MillraceError(
+      'ERR_REFUSED',
+      `Channel ${JSON.stringify(this.name)} took no message: ` +
+        (why === 'arena'
+          ? 'the send arena has no room, since the transport could not send for a while.'
+          : `the queue of a subscriber that waits is full (maxQueueBytes ${this.maxQueueBytes}; ${slow.join(', ')} bytes).`) +
+        ' Wait with whenWritable().',
+      { details: { channel: this.name, maxQueueBytes: this.maxQueueBytes } },
+    );
+  }
+
+  #endedError(): number {
+    this.transport.arena.pinned = -1;
+    this.lastError = this.turnRefused > 0 ? this.turnRefusal : this.endError;
+    this.counts.refused++;
+    this.#note(this.lastError!, false);
+    this.lastCode = REFUSED.ENDED;
+    return REFUSED.ENDED;
+  }
+
+  /** What is wrong with publishing now that it has ended. */
+  get endError(): MillraceError {
+    const closed = this.ended === 'closed';
+    return new MillraceError(
+      closed ? 'ERR_CHANNEL_CLOSED' : 'ERR_PUBLISHING_ENDED',
+      closed
+        ? `Channel ${JSON.stringify(this.name)} is closed. Open it again with member.channel().`
+        : `This member's publishing on ${JSON.stringify(this.name)} has ended (${this.ended}()). Close the channel and open it again.`,
+    );
+  }
+
+  #failed(error: unknown): number {
+    this.transport.arena.pinned = -1;
+    this.lastError =
+      error instanceof MillraceError
+        ? error
+        : new MillraceError(
+            'ERR_ENCODE',
+            `A value for ${JSON.stringify(this.name)} could not be encoded (${this.options.codec.name}): ${
+              error instanceof Error ? error.message : String(error)
+            }`,
+            { cause: error },
+          );
+    this.counts.encodeErrors++;
+    this.#note(this.lastError, true);
+    this.lastCode = REFUSED.VALUE;
+    return REFUSED.VALUE;
+  }
+
+  #reentrant(): AnyMillraceError {
+    return new MillraceError(
+      'ERR_REENTRANT_ENCODE',
+      `Channel ${JSON.stringify(this.name)} was published to while a message was being encoded. Publish after the encoder has returned.`,
+    );
+  }
+
+  #tooLarge(): AnyMillraceError {
+    const { slotBytes } = this.transport;
+    return new MillraceError(
+      'ERR_MESSAGE_TOO_LARGE',
+      `A message for ${JSON.stringify(this.name)} is larger than ${this.#limit} bytes when encoded (${this.options.codec.name}), ` +
+        `the limit with slotBytes ${slotBytes}. Join with larger slotBytes, or split it.`,
+      { details: { channel: this.name, limit: this.#limit, slotBytes } },
+    );
+  }
+
+  /** One status event a turn, however many were refused. */
+  #note(error: AnyMillraceError, isValue: boolean): void {
+    if (isValue) {
+      this.turnErrors++;
+      this.turnError ??= error;
+    } else {
+      this.turnRefused++;
+      this.turnRefusal ??= error;
+    }
+    this.host.dirty(this);
+  }
+
+  /** Tells status$ what was refused in this turn. */
+  endOfTurn(): void {
+    const { turnRefused, turnErrors, turnRefusal, turnError, name: channel } = this;
+    this.turnRefused = 0;
+    this.turnErrors = 0;
+    this.turnRefusal = null;
+    this.turnError = null;
+    if (turnRefused > 0)
+      this.status.emit({ type: 'refused', channel, count: turnRefused, error: turnRefusal! });
+    if (turnErrors > 0)
+      this.status.emit({ type: 'encode-error', channel, count: turnErrors, error: turnError! });
+  }
+}
+
+/** Makes the ticket of one message, once it is known how many destinations it has. */
+export type TicketMaker = (destinations: number) => Ticket;
+
+/** Writes headers as JSON, padded with spaces to a multiple of 8. @returns their bytes, or -1 if they do not fit */
+function writeHeaders(headers: Headers, target: Uint8Array, start: number, limit: number): number {
+  const text = JSON.stringify(headers);
+  const bytes = utf8.encode(text);
+  const padded = (bytes.length + 7) & ~7;
+  if (padded > limit || padded > 0xffff) return -1;
+  target.set(bytes, start);
+  target.fill(0x20, start + bytes.length, start + padded);
+  return padded;
+}

@@ -1,0 +1,60 @@
+export type {
+  DrainOptions,
+  FlushOptions,
+  ReadyOptions,
+  SendOptions,
+} from './channels/channel.js';
+export { Channel } from './channels/channel.js';
+export {
+  type Codec,
+  CodecError,
+  type CodecOption,
+  type CustomCodec,
+  custom,
+  type DecodeLimits,
+  type Decoder,
+  type Encoder,
+  type FieldType,
+  type StructSpec,
+  type StructValue,
+  struct,
+} from './channels/codec/index.js';
+export { failOnGap } from './channels/events.js';
+export { join } from './channels/join.js';
+export { Member, type MemberResources } from './channels/member.js';
+export type {
+  ChannelOptions,
+  JoinOptions,
+  PatternOptions,
+  SubscriberOptions,
+} from './channels/options.js';
+export type { Overflow } from './channels/overflow/index.js';
+export { Pattern } from './channels/pattern.js';
+export type { WaitMode } from './channels/pump.js';
+export type { ChannelReport, MemberReport, SubscriberReport } from './channels/report.js';
+export { SchemaError, type ValidateMode } from './channels/schema.js';
+export type {
+  ChannelEvent,
+  ChannelStats,
+  DrainReport,
+  GapEvent,
+  Headers,
+  MessageEvent,
+  PatternMessage,
+  Publisher,
+  PublisherJoinedEvent,
+  PublisherLeftEvent,
+  PublishReceipt,
+  StatusEvent,
+  Undelivered,
+} from './channels/types.js';
+export type { GapReason } from './channels/wire.js';
+export {
+  CODES,
+  type CodeEntry,
+  type ErrorCode,
+  type ErrorScope,
+  MillraceError,
+  MillraceRangeError,
+  MillraceTypeError,
+} from './errors.js';

@@ -1,0 +1,121 @@
+/** The cluster in memory: members of a domain that see each other, with messages in order and deaths that are noticed. */
+import type { ClusterPort } from '../../src/channels/engine.js';
+import type { ClusterEvents, PeerInfo } from '../../src/cluster/cluster.js';
+import type { Native } from '../../src/native/binding.js';
+import type { FakeFabric } from './fake-native.js';
+import type { Life } from './world.js';
+
+interface Entry {
+  readonly life: Life;
+  readonly incarnation: number;
+  readonly name: string;
+  readonly native: Native;
+  readonly handle: number;
+  readonly events: ClusterEvents;
+  readonly peers: Map<number, { info: PeerInfo; entry: Entry }>;
+  left: boolean;
+  held: boolean;
+}
+
+let nextIncarnation = 1000;
+
+export class FakeDomain {
+  readonly entries: Entry[] = [];
+  /** Messages that were sent, for assertions. */
+  readonly log: { from: string; to: string; type: string; body: unknown }[] = [];
+
+  constructor(
+    readonly fabric: FakeFabric,
+    readonly schedule: (owner: Life, run: () => void) => void,
+  ) {}
+
+  async join(
+    life: Life,
+    given: { name: string; native: Native; handleOptions: Omit<Parameters<Native['open']>[0], 'folder' | 'incarnation'>; events: ClusterEvents },
+  ): Promise<ClusterPort> {
+    const incarnation = nextIncarnation++;
+    const handle = given.native.open({ ...given.handleOptions, folder: '/fake', incarnation });
+    const entry: Entry = {
+      life,
+      incarnation,
+      name: given.name,
+      native: given.native,
+      handle,
+      events: given.events,
+      peers: new Map(),
+      left: false,
+      held: false,
+    };
+    for (const other of this.entries) if (!other.left && other.life.state !== 'dead') this.#connect(entry, other);
+    this.entries.push(entry);
+    return this.#port(entry);
+  }
+
+  killed(life: Life): void {
+    for (const entry of this.entries) if (entry.life === life && !entry.left) this.#gone(entry, 'died');
+  }
+
+  #connect(a: Entry, b: Entry): void {
+    const ends = [a, b].map((entry) => ({ entry, offered: entry.native.offer(entry.handle) }));
+    for (const [mine, theirs] of [ends, [...ends].reverse()]) {
+      mine!.entry.native.connect(mine!.entry.handle, mine!.offered.peer, theirs!.entry.incarnation, theirs!.offered.offer);
+      const info = {
+        index: mine!.offered.peer,
+        incarnation: theirs!.entry.incarnation,
+        name: theirs!.entry.name,
+        pid: theirs!.entry.incarnation,
+      };
+      mine!.entry.peers.set(info.index, { info, entry: theirs!.entry });
+      this.schedule(mine!.entry.life, () => {
+        if (!mine!.entry.left) mine!.entry.events.peerUp(info);
+      });
+    }
+  }
+
+  #gone(entry: Entry, why: 'left' | 'died'): void {
+    entry.left = true;
+    for (const { entry: other } of entry.peers.values()) {
+      if (other.left) continue;
+      this.schedule(other.life, () => {
+        if (other.left) return;
+        for (const [index, { info, entry: gone }] of other.peers) {
+          if (gone !== entry) continue;
+          other.events.peerDown(info, why, why === 'died' ? 'killed' : undefined);
+          other.peers.delete(index);
+          if (!other.left) other.native.disconnect(other.handle, index);
+        }
+      });
+    }
+  }
+
+  #port(entry: Entry): ClusterPort & { held: boolean } {
+    return {
+      incarnation: entry.incarnation,
+      handle: entry.handle,
+      get held() {
+        return entry.held;
+      },
+      send: (index, type, body) => {
+        const to = entry.peers.get(index);
+        if (to === undefined || to.entry.left) return;
+        this.log.push({ from: entry.name, to: to.entry.name, type, body });
+        const text = JSON.stringify(body);
+        this.schedule(to.entry.life, () => {
+          if (to.entry.left) return;
+          for (const { info, entry: from } of to.entry.peers.values()) {
+            if (from === entry) to.entry.events.message(info, type, JSON.parse(text));
+          }
+        });
+      },
+      tunnel() {},
+      ref: (on) => {
+        entry.held = on;
+      },
+      leave: async () => {
+        if (entry.left) return;
+        this.#gone(entry, 'left');
+        entry.native.close(entry.handle);
+      },
+    };
+  }
+}

@@ -1,0 +1,334 @@
+/**
+ * The addon's surface in memory: frames, credits, backlogs and wake-ups of several members, without a device. It keeps the
+ * rules of src/native/binding.ts and checks that its callers keep theirs.
+ */
+import {
+  COUNTER,
+  COUNTER_COUNT,
+  EVENT,
+  EVENT_ROWS,
+  EVENT_STRIDE,
+  FLUSH,
+  NATIVE_ABI,
+  type Native,
+  type NativeResources,
+  type OpenOptions,
+  PEER,
+  PEER_ROWS,
+  PEER_STRIDE,
+  SEND_ROWS,
+  SEND_STRIDE,
+} from '../../src/native/binding.js';
+import type { Life } from './world.js';
+
+const RELEASE = 17;
+const FRAME_HEADER = 64;
+const RECORD_HEADER = 32;
+
+interface Frame {
+  readonly from: FakeHandle;
+  readonly bytes: Uint8Array;
+  readonly rows: number;
+  readonly lane: number;
+}
+
+interface FakePeer {
+  readonly index: number;
+  incarnation: number;
+  other: FakeHandle | null;
+  /** Frames that may be in its inbox at once, and those that are. */
+  credits: number;
+  backlog: Frame[];
+  /** Frames are held back, as if its slots were all in use. */
+  blocked: boolean;
+}
+
+/** One open member. */
+export class FakeHandle {
+  readonly arena: ArrayBuffer;
+  readonly sends = new Int32Array(SEND_ROWS * SEND_STRIDE);
+  readonly events = new Int32Array(EVENT_ROWS * EVENT_STRIDE);
+  readonly counters = new Float64Array(COUNTER_COUNT);
+  readonly peerRows = new Float64Array(PEER_ROWS * PEER_STRIDE);
+  readonly peers = new Map<number, FakePeer>();
+  readonly inbox: Frame[] = [];
+  readonly faults: { peer: number; status: number; reason: number }[] = [];
+  readonly lanes = new Set([0]);
+  closed = false;
+  armed = false;
+  sleeping = false;
+  refs = false;
+  readable: (() => void) | null = null;
+  nextPeer = 0;
+  nextLane = 1;
+  /** Arena space is given back only after so many polls: a device whose completions are late. */
+  lateBy = 0;
+  readonly late: { position: number; polls: number }[] = [];
+  flushes = 0;
+
+  constructor(
+    readonly life: Life,
+    readonly options: OpenOptions,
+  ) {
+    this.arena = new ArrayBuffer(options.arenaBytes);
+    this.counters[RELEASE] = -1;
+  }
+}
+
+function fail(code: string, what: string): never {
+  throw Object.assign(new Error(`${what}: ${code}`), { code, what, detail: '' });
+}
+
+export class FakeFabric {
+  readonly handles: FakeHandle[] = [];
+  /** Set to make the next open fail. */
+  openError: Error | null = null;
+
+  constructor(
+    readonly schedule: (owner: Life, run: () => void) => void,
+    readonly slotsPerPeer: number,
+  ) {}
+
+  /** The open member with that incarnation. */
+  handleOf(incarnation: number): FakeHandle {
+    const found = this.handles.find((one) => one.options.incarnation === incarnation && !one.closed);
+    if (found === undefined) throw new Error(`no open handle of ${incarnation}`);
+    return found;
+  }
+
+  /** Frames from one member to another stay in its backlog while on. */
+  block(from: number, to: number, on: boolean): void {
+    const sender = this.handleOf(from);
+    for (const peer of sender.peers.values()) {
+      if (peer.incarnation !== to) continue;
+      peer.blocked = on;
+      if (!on) this.#sendBacklog(sender, peer);
+    }
+    if (!on) this.#wake(sender);
+  }
+
+  killed(life: Life): void {
+    for (const handle of this.handles) if (handle.life === life) handle.closed = true;
+  }
+
+  nativeFor(life: Life): Native {
+    const own = new Map<number, FakeHandle>();
+    const get = (handle: number): FakeHandle => {
+      const found = own.get(handle);
+      if (found === undefined || found.closed) return fail('ECLOSED', 'handle');
+      return found;
+    };
+    const fabric = this;
+    return {
+      abi: NATIVE_ABI,
+      open(options) {
+        if (fabric.openError !== null) {
+          const error = fabric.openError;
+          fabric.openError = null;
+          throw error;
+        }
+        const handle = new FakeHandle(life, options);
+        fabric.handles.push(handle);
+        own.set(own.size + 1, handle);
+        return own.size;
+      },
+      close(handle) {
+        const found = own.get(handle);
+        if (found === undefined || found.closed) return;
+        found.closed = true;
+        found.peers.clear();
+      },
+      buffers(handle) {
+        const { arena, sends, events, counters, peerRows: peers } = get(handle);
+        return { arena, sends, events, counters, peers };
+      },
+      offer(handle) {
+        const found = get(handle);
+        const index = found.nextPeer++;
+        found.peers.set(index, { index, incarnation: 0, other: null, credits: fabric.slotsPerPeer, backlog: [], blocked: false });
+        found.peerRows.fill(0, index * PEER_STRIDE, (index + 1) * PEER_STRIDE);
+        found.peerRows[index * PEER_STRIDE + PEER.CREDITS] = fabric.slotsPerPeer;
+        return { peer: index, offer: new Uint8Array(64) };
+      },
+      connect(handle, peer, incarnation) {
+        const found = get(handle).peers.get(peer);
+        if (found === undefined) fail('EINVAL', 'connect');
+        found!.incarnation = incarnation;
+        found!.other = fabric.handleOf(incarnation);
+      },
+      disconnect(handle, peer) {
+        const found = own.get(handle);
+        const gone = found?.peers.get(peer);
+        if (found === undefined || gone === undefined) return;
+        found.peers.delete(peer);
+        for (let i = found.inbox.length - 1; i >= 0; i--) {
+          if (found.inbox[i]!.from === gone.other) found.inbox.splice(i, 1);
+        }
+      },
+      openLane(handle) {
+        const found = get(handle);
+        found.lanes.add(found.nextLane);
+        return found.nextLane++;
+      },
+      closeLane(handle, lane) {
+        get(handle).lanes.delete(lane);
+      },
+      flush: (handle, rows) => fabric.#flush(get(handle), rows),
+      poll: (handle, target, offset, maxFrames) => fabric.#poll(get(handle), target, offset, maxFrames),
+      arm(handle) {
+        const found = get(handle);
+        if (found.inbox.length > 0 || found.faults.length > 0) return false;
+        found.armed = true;
+        return true;
+      },
+      watch(handle, onReadable) {
+        get(handle).readable = onReadable;
+      },
+      sleep(handle, on) {
+        get(handle).sleeping = on;
+      },
+      ref(handle, on) {
+        get(handle).refs = on;
+      },
+      tunnel() {},
+      resources(handle): NativeResources {
+        const { lanes, options, peers } = get(handle);
+        return {
+          pds: 1,
+          xrcds: 1,
+          srqs: 1,
+          cqs: 2,
+          qps: 2 * lanes.size,
+          mrs: 3,
+          lanes: lanes.size,
+          slots: options.slots,
+          slotBytes: options.slotBytes,
+          inboxBytes: options.slots * options.slotBytes,
+          arenaBytes: options.arenaBytes,
+          backlogBytes: 0,
+          peers: peers.size,
+        };
+      },
+      lockPresence: () => 1,
+      isPresent: () => true,
+      unlockPresence() {},
+      memlockLimit: () => Number.POSITIVE_INFINITY,
+      cleanFabric: () => ({ reaped: 0, bytes: 0 }),
+    };
+  }
+
+  #flush(handle: FakeHandle, rows: number): number {
+    handle.flushes++;
+    const bytes = new Uint8Array(handle.arena);
+    const words = new Uint32Array(handle.arena);
+    const limit = handle.options.slotBytes - FRAME_HEADER;
+    const touched = new Set<FakePeer>();
+    for (let i = 0; i < rows; i++) {
+      const [index, offset, length, lane] = handle.sends.subarray(i * SEND_STRIDE, (i + 1) * SEND_STRIDE) as unknown as number[];
+      const peer = handle.peers.get(index!);
+      if (offset! < 0 || length! <= 0 || offset! % 8 !== 0 || length! % 8 !== 0 || offset! + length! > bytes.length) {
+        throw new Error(`bad row ${index} ${offset} ${length} ${lane}`);
+      }
+      if (length! > limit) throw new Error(`a row of ${length} bytes does not fit a slot of ${handle.options.slotBytes}`);
+      if (!handle.lanes.has(lane!)) throw new Error(`no lane ${lane}`);
+      let at = offset!;
+      while (at < offset! + length!) {
+        const size = (RECORD_HEADER + (words[(at >> 2) + 4]! >>> 16) + words[(at >> 2) + 1]! + 7) & ~7;
+        at += size;
+      }
+      if (at !== offset! + length!) throw new Error(`records of row [${offset}, ${length}] don't add up`);
+      if (peer === undefined) continue;
+      handle.peerRows[index! * PEER_STRIDE + PEER.ACCEPTED]!++;
+      touched.add(peer);
+      const last = peer.backlog[peer.backlog.length - 1];
+      const copy = bytes.slice(offset!, offset! + length!);
+      if (last !== undefined && last.lane === lane && last.bytes.length + copy.length <= limit) {
+        const joined = new Uint8Array(last.bytes.length + copy.length);
+        joined.set(last.bytes);
+        joined.set(copy, last.bytes.length);
+        peer.backlog[peer.backlog.length - 1] = { from: handle, bytes: joined, rows: last.rows + 1, lane: lane! };
+      } else {
+        peer.backlog.push({ from: handle, bytes: copy, rows: 1, lane: lane! });
+      }
+    }
+    const release = handle.counters[RELEASE]!;
+    if (release >= 0) {
+      if (handle.lateBy > 0) handle.late.push({ position: release, polls: handle.lateBy });
+      else handle.counters[COUNTER.ARENA_FREED] = release;
+    }
+    let bits = 0;
+    for (const peer of rows === 0 ? handle.peers.values() : touched) {
+      if (this.#sendBacklog(handle, peer)) bits |= FLUSH.PROGRESS;
+    }
+    for (const peer of handle.peers.values()) if (peer.backlog.length > 0) bits |= FLUSH.UNSENT;
+    return bits;
+  }
+
+  #sendBacklog(handle: FakeHandle, peer: FakePeer): boolean {
+    let any = false;
+    while (peer.backlog.length > 0 && peer.credits > 0 && !peer.blocked) {
+      const frame = peer.backlog.shift()!;
+      any = true;
+      handle.counters[COUNTER.FRAMES_SENT]!++;
+      handle.peerRows[peer.index * PEER_STRIDE + PEER.COMPLETED]! += frame.rows;
+      const other = peer.other;
+      if (other === null || other.closed) continue;
+      peer.credits--;
+      other.inbox.push(frame);
+      this.#wake(other);
+    }
+    if (peer.backlog.length > 0) handle.counters[COUNTER.CREDIT_STALLS]!++;
+    handle.peerRows[peer.index * PEER_STRIDE + PEER.CREDITS] = peer.credits;
+    handle.peerRows[peer.index * PEER_STRIDE + PEER.BACKLOG_BYTES] = peer.backlog.reduce((sum, one) => sum + one.bytes.length, 0);
+    return any;
+  }
+
+  #wake(handle: FakeHandle): void {
+    if (!handle.armed || handle.closed) return;
+    handle.armed = false;
+    this.schedule(handle.life, () => {
+      if (handle.sleeping && !handle.closed) handle.readable?.();
+    });
+  }
+
+  #poll(handle: FakeHandle, target: Uint8Array, offset: number, maxFrames: number): number {
+    handle.counters[COUNTER.POLLS]!++;
+    for (const one of handle.late) one.polls--;
+    while (handle.late.length > 0 && handle.late[0]!.polls <= 0) {
+      handle.counters[COUNTER.ARENA_FREED] = handle.late.shift()!.position;
+    }
+    for (const peer of handle.peers.values()) this.#sendBacklog(handle, peer);
+    let rows = 0;
+    const put = (...numbers: number[]) => {
+      handle.events.fill(0, rows * EVENT_STRIDE, (rows + 1) * EVENT_STRIDE);
+      handle.events.set(numbers, rows++ * EVENT_STRIDE);
+    };
+    for (const { peer, status, reason } of handle.faults.splice(0)) put(EVENT.PEER_FAULT, peer, status, reason);
+    let at = offset;
+    while (handle.inbox.length > 0 && maxFrames-- > 0) {
+      const frame = handle.inbox[0]!;
+      if (target.length - at < frame.bytes.length) {
+        put(EVENT.NEED_ROOM, -1, frame.bytes.length);
+        break;
+      }
+      handle.inbox.shift();
+      handle.counters[COUNTER.FRAMES_RECEIVED]!++;
+      // The slot is free again as soon as the frame is demultiplexed: the credit goes back.
+      for (const back of frame.from.peers.values()) {
+        if (back.other === handle) {
+          back.credits++;
+          if (back.backlog.length > 0) {
+            this.#sendBacklog(frame.from, back);
+            this.#wake(frame.from);
+          }
+        }
+      }
+      const peer = [...handle.peers.values()].find((one) => one.other === frame.from);
+      if (peer === undefined) continue;
+      target.set(frame.bytes, at);
+      put(EVENT.FRAME, peer.index, at, frame.bytes.length, 0, frame.lane, 0, 0);
+      at += frame.bytes.length;
+    }
+    return rows;
+  }
+}
