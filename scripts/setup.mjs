@@ -233,6 +233,8 @@ async function step(title, command, args, options) {
 /** The last `lines` lines, indented. */
 export const tail = (text, lines) =>
   text
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: the escape sequences of colours
+    .replace(/\x1b\[[0-9;]*m|\x1b\]8;;.*?\x1b\\/g, '')
     .trimEnd()
     .split('\n')
     .slice(-lines)

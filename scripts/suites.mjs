@@ -239,7 +239,9 @@ export const SUITES = [
     tools: [],
     limit: 5,
     run: (context) =>
-      checks(context, [['biome', bin('biome'), ['ci', '--max-diagnostics=60', '--error-on-warnings']]]),
+      checks(context, [
+        ['biome', bin('biome'), ['ci', '--colors=off', '--max-diagnostics=60', '--error-on-warnings']],
+      ]),
   },
   {
     name: 'lint-native',

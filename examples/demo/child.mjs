@@ -3,7 +3,10 @@
 /** Milliseconds since the epoch with microseconds behind the point; comparable between processes of one host. */
 export const now = () => performance.timeOrigin + performance.now();
 
-/** Reports to the process that started this one; resolves when the message is on its way. */
+/**
+ * Reports to the process that started this one; resolves when the message is on its way.
+ * @param {object} message
+ */
 export const tell = (message) =>
   new Promise((resolve) => {
     if (process.send && process.connected) process.send(message, resolve);
@@ -12,13 +15,16 @@ export const tell = (message) =>
 
 /**
  * Runs `leave` once when this process is asked to end: Ctrl-C, a TERM signal, or the death of its parent. Then exits.
+ * @param {() => Promise<void>} leave
+ * @returns {(code: number) => Promise<void>} ends the process in the same way
  */
 export function endCleanly(leave) {
   let ending = false;
+  /** @param {number} code */
   const end = async (code) => {
     if (ending) return;
     ending = true;
-    await leave().catch((error) => console.error(error));
+    await leave().catch(console.error);
     process.exit(code);
   };
   process.on('SIGINT', () => end(130));

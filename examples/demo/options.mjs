@@ -6,11 +6,16 @@ import { parseArgs } from 'node:util';
 /** Files of every Debian machine, the longest first. */
 const FILES = ['/usr/share/common-licenses/GPL-3', '/usr/share/common-licenses/Apache-2.0', '/etc/services'];
 
+/**
+ * @param {string} problem
+ * @returns {never}
+ */
 function usage(problem) {
   console.error(`${problem}\nusage: npm run demo -- [--file FILE] [--seconds N] [--json]`);
   return process.exit(2);
 }
 
+/** @param {string} path */
 const readable = (path) => {
   try {
     accessSync(path, constants.R_OK);
@@ -20,6 +25,7 @@ const readable = (path) => {
   }
 };
 
+/** @param {string[]} args */
 function parse(args) {
   try {
     return parseArgs({
@@ -35,7 +41,10 @@ function parse(args) {
   }
 }
 
-/** Reads the arguments; ends the process with exit code 2 and the usage when they are wrong. */
+/**
+ * Reads the arguments; ends the process with exit code 2 and the usage when they are wrong.
+ * @param {string[]} args
+ */
 export function demoOptions(args) {
   const values = parse(args);
   const seconds = Number(values.seconds);

@@ -24,7 +24,11 @@ const channels = Object.fromEntries(
 );
 const sent = Object.fromEntries(Object.keys(channels).map((name) => [name, 0]));
 
-/** Sends one message, waiting for room instead of dropping anything. */
+/**
+ * Sends one message, waiting for room instead of dropping anything.
+ * @param {string} name
+ * @param {unknown} body
+ */
 async function send(name, body) {
   const channel = channels[name];
   for (;;) {
@@ -60,6 +64,7 @@ const lines = (async () => {
 await Promise.all([host, lines]);
 
 // Everything has been handed to the subscribers when drain() resolves, or it says what was not.
-for (const channel of Object.values(channels)) await channel.drain(10_000);
+const { complete, undelivered } = await member.drain(10_000);
+if (!complete) console.error('not delivered:', undelivered);
 await tell({ type: 'sent', sent });
 await end(0);

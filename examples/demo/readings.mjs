@@ -1,6 +1,7 @@
 /** Live readings of this host, parsed from /proc. Rates are since the reading before. */
 import { readFileSync } from 'node:fs';
 
+/** @param {string} path */
 const read = (path) => readFileSync(path, 'utf8');
 
 /** Busy share of every CPU in percent, since the previous call. */
@@ -8,6 +9,7 @@ export function cpuReader() {
   let before = new Map();
   return () => {
     const now = new Map();
+    /** @type {Record<string, number>} */
     const busy = {};
     for (const line of read('/proc/stat').split('\n')) {
       const fields = line.split(/\s+/);
@@ -32,6 +34,7 @@ export function readMemory() {
   const kib = Object.fromEntries(
     [...read('/proc/meminfo').matchAll(/^(\w+):\s+(\d+) kB$/gm)].map(([, name, n]) => [name, Number(n)]),
   );
+  /** @param {string} name */
   const mib = (name) => Math.round((kib[name] ?? 0) / 1024);
   return {
     total: mib('MemTotal'),
@@ -49,6 +52,7 @@ export function networkReader() {
     const now = performance.now();
     const seconds = (now - then) / 1000;
     then = now;
+    /** @type {Record<string, object>} */
     const interfaces = {};
     const counters = new Map();
     for (const line of read('/proc/net/dev').split('\n')) {
@@ -57,6 +61,7 @@ export function networkReader() {
       const n = match[2].split(/\s+/).map(Number);
       const [received, sent] = [n[0], n[8]];
       const old = before.get(match[1]) ?? { received, sent };
+      /** @param {number} delta */
       const rate = (delta) => (seconds > 0 ? Math.round(delta / seconds) : 0);
       counters.set(match[1], { received, sent });
       interfaces[match[1]] = {
@@ -71,4 +76,5 @@ export function networkReader() {
   };
 }
 
+/** @param {number} n */
 const round = (n) => Math.round(n * 10) / 10;

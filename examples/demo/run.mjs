@@ -18,14 +18,22 @@ const { file, seconds, json } = demoOptions(process.argv.slice(2));
 
 // A domain of its own, so that two demos on one machine don't hear each other.
 const domain = `demo-${process.pid}-${Math.random().toString(36).slice(2, 8)}`;
+/** @param {string} text */
 const say = (text) => {
   if (!json) console.log(text);
 };
 
+/** @type {{ name: string, child: import('node:child_process').ChildProcess, ended: Promise<object> }[]} */
 const children = [];
 let ending = false;
 
-/** Starts one process of the demo; it leaves by itself when this one is gone (its IPC channel closes). */
+/**
+ * Starts one process of the demo; it leaves by itself when this one is gone (its IPC channel closes).
+ * @param {string} name
+ * @param {string} script
+ * @param {string[]} args
+ * @param {(message: any) => void} onMessage
+ */
 function start(name, script, args, onMessage) {
   const child = fork(join(here, script), args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
   const ended = new Promise((resolve) => child.on('exit', (code, signal) => resolve({ name, code, signal })));
@@ -50,6 +58,10 @@ async function stopAll() {
   clearTimeout(force);
 }
 
+/**
+ * @param {number} code
+ * @param {string} [why]
+ */
 async function finish(code, why) {
   if (ending) return;
   if (why) console.error(`demo: ${why}`);
@@ -93,13 +105,17 @@ for (const { child } of subscribers) child.send('report');
 await Promise.all(children.map(({ ended }) => ended));
 clearTimeout(deadline);
 
-/** The channels of `sent` that a topic takes. */
+/**
+ * Whether a topic takes a channel.
+ * @param {string} topic
+ * @param {string} channel
+ */
 const matches = (topic, channel) => topic === channel || (topic === 'host.*' && channel.startsWith('host.'));
 const rows = SUBSCRIBERS.flatMap(({ name, topics }) =>
   Object.keys(sent)
     .filter((channel) => topics.some((topic) => matches(topic, channel)))
     .map((channel) => {
-      const got = reports.get(name)?.find((row) => row.channel === channel);
+      const got = reports.get(name)?.find((/** @type {any} */ row) => row.channel === channel);
       const received = got?.received ?? 0;
       return {
         subscriber: name,
@@ -121,6 +137,7 @@ if (json) {
   const head = ['subscriber', 'channel', 'sent', 'received', 'lost', 'out of order', 'p50 us', 'p99 us'];
   const cells = rows.map((row) => Object.values(row).map((cell) => String(cell ?? '-')));
   const widths = head.map((title, i) => Math.max(title.length, ...cells.map((line) => line[i].length)));
+  /** @param {string[]} parts */
   const line = (parts) =>
     parts.map((part, i) => (i < 2 ? part.padEnd(widths[i]) : part.padStart(widths[i]))).join('  ');
   console.log(`\n${line(head)}`);

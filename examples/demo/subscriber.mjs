@@ -13,6 +13,10 @@ const end = endCleanly(() => member.leave());
 const channels = new Map();
 let latest = '';
 
+/**
+ * @param {string} channel
+ * @param {any} message what publisher.mjs sends: its number, its time, its body
+ */
 function take(channel, message) {
   const late = now() - message.time;
   let seen = channels.get(channel);
@@ -38,7 +42,11 @@ const ticker = setInterval(() => {
   tell({ type: 'progress', received, latest });
 }, 1000);
 
-/** The p-th percentile of sorted numbers. */
+/**
+ * The p-th percentile of sorted numbers.
+ * @param {Float64Array} sorted
+ * @param {number} p
+ */
 const percentile = (sorted, p) => sorted[Math.min(sorted.length - 1, Math.floor((sorted.length * p) / 100))];
 
 process.on('message', async (message) => {
