@@ -45,6 +45,9 @@ class Owner {
   T* object_ = nullptr;
 };
 
+/** ibv_close_xrcd with external linkage (verbs.h has it as a static inline, which can't name a type). */
+inline int close_xrcd(ibv_xrcd* xrcd) { return ibv_close_xrcd(xrcd); }
+
 using ContextPtr = Owner<ibv_context, ibv_close_device>;
 using PdPtr = Owner<ibv_pd, ibv_dealloc_pd>;
 using MrPtr = Owner<ibv_mr, ibv_dereg_mr>;
@@ -52,6 +55,6 @@ using ChannelPtr = Owner<ibv_comp_channel, ibv_destroy_comp_channel>;
 using CqPtr = Owner<ibv_cq, ibv_destroy_cq>;
 using SrqPtr = Owner<ibv_srq, ibv_destroy_srq>;
 using QpPtr = Owner<ibv_qp, ibv_destroy_qp>;
-using XrcdPtr = Owner<ibv_xrcd, ibv_close_xrcd>;
+using XrcdPtr = Owner<ibv_xrcd, close_xrcd>;
 
 }  // namespace millrace::verbs

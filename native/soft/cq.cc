@@ -1,0 +1,397 @@
+#include "soft/cq.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "soft/channel.h"
+#include "soft/error.h"
+#include "soft/initiator.h"
+#include "soft/srq.h"
+#include "soft/step.h"
+
+namespace millrace::soft {
+namespace {
+
+void write_wake(int fd) {
+  const char byte = 1;
+  // EAGAIN: the FIFO is full of wake-ups that nobody has read, so it is readable. Nothing else can be done about others.
+  if (fd >= 0) (void)!write(fd, &byte, 1);
+}
+
+}  // namespace
+
+void announce(CqShared& cq, uint32_t index, int wake_fd, bool solicited) {
+  // The RMW is the fence between the ring's tail and the reading of `armed` (R9). The receiver arms, then reads the
+  // ready bits, seq_cst as here: either we see it armed or it sees the bit.
+  cq.ready[index / 64].fetch_or(uint64_t{1} << (index % 64));
+  step("ready bit");
+  uint64_t armed = cq.armed.load();
+  if (armed == 0) return;
+  if ((armed & 1) != 0 && !solicited) return;
+  write_wake(wake_fd);
+  step("woken");
+  // By CAS from the number that was read: a later arming is not ours to clear (R7).
+  cq.armed.compare_exchange_strong(armed, 0);
+  step("disarmed");
+}
+
+void Cq::notify_own(bool solicited) {
+  uint64_t armed = shared->armed.load();
+  if (armed == 0) return;
+  if ((armed & 1) != 0 && !solicited) return;
+  if (channel != nullptr) channel->wake();
+  shared->armed.compare_exchange_strong(armed, 0);
+}
+
+bool Cq::maybe_ready() const {
+  if (send_count.load() != 0) return true;
+  const uint32_t words = (std::min(shared->high.load(std::memory_order_relaxed), kRingsPerCq) + 63) / 64;
+  for (uint32_t w = 0; w < words; ++w) {
+    if (shared->ready[w].load() != 0) return true;  // seq_cst: pairs with announce(), after arming
+  }
+  return false;
+}
+
+void Cq::push(const ibv_wc& wc, bool solicited) {
+  {
+    std::lock_guard guard(lock);
+    const uint32_t count = send_count.load(std::memory_order_relaxed);
+    if (count == sends.size()) {
+      // I3 is the caller's: a CQ smaller than what can complete into it loses completions on every device.
+      if (!overrun) {
+        overrun = true;
+        ibv_async_event event = {};
+        event.element.cq = handle();
+        event.event_type = IBV_EVENT_CQ_ERR;
+        raise_event(*context, event);
+      }
+      return;
+    }
+    sends[(send_head + count) % sends.size()] = wc;
+    send_count.store(count + 1);
+  }
+  notify_own(solicited);
+}
+
+void Cq::purge(uint32_t qpn) {
+  std::lock_guard guard(lock);
+  const uint32_t count = send_count.load(std::memory_order_relaxed);
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const ibv_wc wc = sends[(send_head + i) % sends.size()];
+    if (wc.qp_num != qpn) sends[(send_head + kept++) % sends.size()] = wc;
+  }
+  send_count.store(kept);
+}
+
+RingView* Cq::visit(uint32_t index) {
+  const uint64_t entry = shared->directory[index].load(std::memory_order_acquire);  // pairs with the claimer's CAS
+  if (index >= rings.size()) rings.resize(index + 1);
+  RingView* known = rings[index].get();
+  if (known != nullptr && known->entry == entry) return known;
+  if (known != nullptr) rings[index].reset();  // can't be: only we free entries
+  if (entry == 0) return nullptr;
+
+  Process& process = *context->process;
+  Root& root = process.root();
+  const std::string name = ring_name(process.owner(), serial, entry);
+  base::Fd fd(openat(root.folder(), name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  struct stat info = {};
+  if (!fd.valid() && errno != ENOENT) {
+    shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));  // no descriptors: look again later
+    return nullptr;
+  }
+  auto view = std::make_unique<RingView>();
+  bool good = fd.valid() && fstat(fd.get(), &info) == 0 && static_cast<size_t>(info.st_size) >= sizeof(Ring);
+  if (good) {
+    base::Result<base::Mapping> map = base::map_shared(fd.get(), static_cast<size_t>(info.st_size));
+    if (!map.ok()) {
+      shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));
+      return nullptr;
+    }
+    view->map = map.take();
+    view->ring = reinterpret_cast<Ring*>(view->map.data());
+    view->entry = entry;
+    view->capacity = view->ring->capacity;
+    good = view->ring->magic == kRingMagic && view->ring->receiver == process.owner() &&
+           view->ring->initiator == owner_word(directory_slot(entry), directory_incarnation(entry)) &&
+           view->ring->qpn == directory_qpn(entry) && view->capacity != 0 && view->capacity <= kMaxCqe &&
+           (view->capacity & (view->capacity - 1)) == 0 && ring_bytes(view->capacity) <= view->map.size();
+    if (good) view->head = view->ring->head.load(std::memory_order_relaxed);
+  }
+  if (good) {
+    std::lock_guard registry_lock(process.registry());
+    auto peer = process.attach(directory_slot(entry), directory_incarnation(entry));
+    if (!peer.ok()) {
+      shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));
+      return nullptr;
+    }
+    view->peer = peer.take();
+  } else {
+    // A claim for a CQ that had this memory before us, or a damaged ring: nothing in it is ours.
+    if (fd.valid()) bad_entries.fetch_add(1, std::memory_order_relaxed);
+    unlinkat(root.folder(), name.c_str(), 0);
+    shared->directory[index].store(0, std::memory_order_release);
+    return nullptr;
+  }
+  step("ring visited");
+  rings[index] = std::move(view);
+  return rings[index].get();
+}
+
+void Cq::forget(uint32_t index) {
+  RingView* view = rings[index].get();
+  const std::string name = ring_name(context->process->owner(), serial, view->entry);
+  unlinkat(context->process->root().folder(), name.c_str(), 0);
+  rings[index].reset();
+  step("ring forgotten");
+  shared->directory[index].store(0, std::memory_order_release);  // last: the index is anybody's again
+}
+
+namespace {
+
+/** Takes up to `room` completions out of a ring; returns how many. Needs the CQ's lock. */
+int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
+  RingView* view = cq.visit(index);
+  if (view == nullptr) return 0;
+  // What ends a ring is read before its tail: then the tail that we see is the last one.
+  const bool ended = view->ring->closed.load(std::memory_order_acquire) != 0 || view->peer->dead();
+  const uint64_t tail = view->ring->tail.load(std::memory_order_acquire);  // pairs with commit()
+  const uint64_t owner = owner_word(directory_slot(view->entry), directory_incarnation(view->entry));
+  if (tail - view->head > view->capacity) {
+    cq.bad_entries.fetch_add(1, std::memory_order_relaxed);
+    cq.forget(index);  // a tail that can't be: nothing in this ring can be trusted (I9)
+    return 0;
+  }
+  int got = 0;
+  Srq* srq = nullptr;
+  std::atomic<Srq*>* table = cq.context->process->srq_table;
+  const uint64_t before = view->head;
+  while (view->head != tail && got < room) {
+    const Entry entry = view->ring->entries[view->head & (view->capacity - 1)];  // a private copy (I9)
+    const uint32_t position = static_cast<uint32_t>(view->head);
+    ++view->head;
+    if (srq == nullptr || srq->number != entry.srqn) {
+      srq = table[entry.srqn % kSrqs].load(std::memory_order_acquire);
+    }
+    if (srq == nullptr || srq->number != entry.srqn || srq->cq != &cq) {
+      srq = nullptr;
+      continue;  // of an SRQ that has been destroyed meanwhile
+    }
+    ibv_wc& out = wc[got];
+    if (entry.position != position || entry.status > IBV_WC_TM_RNDV_INCOMPLETE ||
+        !srq->consume(entry.wqe, owner, &out.wr_id)) {
+      cq.bad_entries.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
+    out.status = static_cast<ibv_wc_status>(entry.status);
+    out.opcode = static_cast<ibv_wc_opcode>(IBV_WC_RECV + (entry.opcode & 1));
+    out.vendor_err = 0;
+    out.byte_len = entry.byte_len;
+    out.imm_data = entry.imm;
+    out.qp_num = entry.qp_num;
+    out.src_qp = entry.src_qp;
+    out.wc_flags = entry.flags & IBV_WC_WITH_IMM;
+    out.pkey_index = 0;
+    out.slid = 0;
+    out.sl = 0;
+    out.dlid_path_bits = 0;
+    ++got;
+  }
+  if (view->head != before) {
+    // seq_cst store, then the park word: an initiator without room parks, then reads the head again (R10).
+    view->ring->head.store(view->head);
+    uint64_t parked = view->ring->park.load();
+    if (parked != 0) {
+      {
+        std::lock_guard registry_lock(cq.context->process->registry());
+        write_wake(view->peer->wake_fd(view->ring->park_channel));
+      }
+      view->ring->park.compare_exchange_strong(parked, 0);
+    }
+  }
+  if (view->head != tail) {
+    cq.shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));  // left non-empty: set again (R9)
+  } else if (ended) {
+    cq.forget(index);
+  }
+  return got;
+}
+
+int poll_once(Cq& cq, int count, ibv_wc* wc) {
+  std::lock_guard guard(cq.lock);
+  int got = 0;
+  const uint32_t queued = cq.send_count.load(std::memory_order_relaxed);
+  if (queued != 0) {
+    const uint32_t n = std::min(queued, static_cast<uint32_t>(count));
+    for (uint32_t i = 0; i < n; ++i) {
+      wc[got++] = cq.sends[cq.send_head];
+      cq.send_head = cq.send_head + 1 == cq.sends.size() ? 0 : cq.send_head + 1;
+    }
+    cq.send_count.store(queued - n);
+  }
+  const uint32_t words = (std::min(cq.shared->high.load(std::memory_order_relaxed), kRingsPerCq) + 63) / 64;
+  if (words == 0) return got;
+  if (cq.first_word >= words) cq.first_word = 0;
+  for (uint32_t w = 0; w < words && got < count; ++w) {
+    const uint32_t word = (cq.first_word + w) % words;
+    Word& ready = cq.shared->ready[word];
+    uint64_t bits = ready.load(std::memory_order_relaxed);
+    while (bits != 0 && got < count) {
+      const uint32_t bit = static_cast<uint32_t>(__builtin_ctzll(bits));
+      bits &= bits - 1;
+      ready.fetch_and(~(uint64_t{1} << bit));  // cleared before the tail is read (R9)
+      step("bit cleared");
+      got += drain(cq, word * 64 + bit, count - got, wc + got);
+    }
+  }
+  cq.first_word = (cq.first_word + 1) % words;
+  return got;
+}
+
+}  // namespace
+
+int poll_cq(ibv_cq* handle, int count, ibv_wc* wc) {
+  Cq& cq = Cq::of(handle);
+  if (__builtin_expect(forked(), 0)) {
+    return -fail(EPERM, "poll a CQ", "this process was forked from the one that owns the CQ");
+  }
+  if (cq.context->waiting_qps.load(std::memory_order_relaxed) != 0) progress(*cq.context);
+  int got = cq.maybe_ready() ? poll_once(cq, count, wc) : 0;
+  Process& process = *cq.context->process;
+  // A CQ that is never empty must not keep a dead peer's WQEs for ever.
+  const bool time_to_look = got != 0 && (cq.polls.fetch_add(1, std::memory_order_relaxed) & 255) == 255;
+  if (got == 0 || time_to_look || process.death_check_requested()) {
+    process.maybe_check_deaths(base::now_ns());
+    if (got == 0 && cq.maybe_ready()) got = poll_once(cq, count, wc);
+  }
+  return got;
+}
+
+int req_notify_cq(ibv_cq* handle, int solicited_only) {
+  Cq& cq = Cq::of(handle);
+  if (__builtin_expect(forked(), 0)) return fail(EPERM, "arm a CQ", "this process was forked from the one that owns the CQ");
+  if (cq.channel == nullptr) return 0;
+  // A number that is new at each arming, so that a waker who read an older one can not clear this (R7).
+  const uint64_t number = (cq.context->process->next_number() << 1) | (solicited_only != 0 ? 1 : 0);
+  cq.armed_here.store(number);
+  cq.shared->armed.store(number);  // seq_cst: the caller polls after this, and reads the ready bits seq_cst
+  step("armed");
+  return 0;
+}
+
+ibv_cq* create_cq(ibv_context* context_handle, int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) {
+  if (forked()) return fail_null(EPERM, "create a CQ", "this process was forked");
+  if (cqe < 1 || static_cast<uint32_t>(cqe) > kMaxCqe) {
+    return fail_null(EINVAL, "create a CQ", base::format("cqe is %d and must be 1 to %u", cqe, kMaxCqe));
+  }
+  if (comp_vector < 0 || comp_vector >= context_handle->num_comp_vectors) {
+    return fail_null(EINVAL, "create a CQ", base::format("comp_vector is %d and must be 0", comp_vector));
+  }
+  Context& context = Context::of(context_handle);
+  Process& process = *context.process;
+  auto cq = std::make_unique<Cq>();
+  cq->context = &context;
+  cq->channel = channel != nullptr ? &Channel::of(channel) : nullptr;
+  cq->ex.context = context_handle;
+  cq->ex.channel = channel;
+  cq->ex.cq_context = cq_context;
+  cq->ex.cqe = cqe;
+  cq->sends.resize(static_cast<size_t>(cqe));
+  pthread_mutex_init(&cq->ex.mutex, nullptr);
+  pthread_cond_init(&cq->ex.cond, nullptr);
+
+  std::lock_guard objects(process.objects());
+  {
+    std::lock_guard registry(process.registry());
+    bool recycled = false;
+    base::Result<Block> block = process.chunks().allocate(BlockKind::kCq, sizeof(CqShared), &recycled);
+    if (!block.ok()) return fail_null(block.status());
+    cq->block = block.take();
+    cq->shared = static_cast<CqShared*>(cq->block.address);
+    cq->serial = process.next_number();
+    // The directory of recycled memory stays as it is: late claims of stopped peers are found and freed by visits.
+    cq->shared->owner = process.owner();
+    cq->shared->serial = cq->serial;
+    cq->shared->channel = cq->channel != nullptr ? cq->channel->number : kNoChannel;
+    cq->shared->armed.store(0);
+  }
+  cq->ex.handle = static_cast<uint32_t>(cq->serial);
+  if (cq->channel != nullptr) {
+    std::lock_guard lock(cq->channel->lock);
+    cq->channel->cqs.push_back(cq.get());
+    ++channel->refcnt;
+  }
+  context.objects.fetch_add(1, std::memory_order_relaxed);
+  process.cqs.push_back(cq.get());
+  return cq.release()->handle();
+}
+
+int resize_cq(ibv_cq* handle, int cqe) {
+  Cq& cq = Cq::of(handle);
+  if (cqe < 1 || static_cast<uint32_t>(cqe) > kMaxCqe) {
+    return fail(EINVAL, "resize a CQ", base::format("cqe is %d and must be 1 to %u", cqe, kMaxCqe));
+  }
+  std::lock_guard guard(cq.lock);
+  const uint32_t count = cq.send_count.load(std::memory_order_relaxed);
+  if (count > static_cast<uint32_t>(cqe)) return fail(EINVAL, "resize a CQ", "it holds more completions than that");
+  std::vector<ibv_wc> fresh(static_cast<size_t>(cqe));
+  for (uint32_t i = 0; i < count; ++i) fresh[i] = cq.sends[(cq.send_head + i) % cq.sends.size()];
+  cq.sends = std::move(fresh);
+  cq.send_head = 0;
+  cq.ex.cqe = cqe;
+  return 0;
+}
+
+int destroy_cq(ibv_cq* handle) {
+  if (forked()) return fail(EPERM, "destroy a CQ", "this process was forked");
+  Cq* cq = &Cq::of(handle);
+  Process& process = *cq->context->process;
+  const uint32_t users = cq->users.load();
+  if (users != 0) return fail(EBUSY, "destroy a CQ", base::format("%u QPs and SRQs still use it", users));
+  {
+    std::lock_guard objects(process.objects());
+    std::erase(process.cqs, cq);
+    if (cq->channel != nullptr) {
+      std::lock_guard lock(cq->channel->lock);
+      std::erase(cq->channel->cqs, cq);
+      --cq->ex.channel->refcnt;
+    }
+    cq->shared->armed.store(0);
+    std::lock_guard guard(cq->lock);
+    for (uint32_t i = 0; i < kRingsPerCq; ++i) {
+      if (cq->visit(i) != nullptr) cq->forget(i);
+    }
+    for (Word& ready : cq->shared->ready) ready.store(0);
+  }
+  // As libibverbs does: whoever got an event may still use the handle until it has acknowledged it.
+  pthread_mutex_lock(&cq->ex.mutex);
+  while (cq->ex.comp_events_completed != cq->events_delivered) pthread_cond_wait(&cq->ex.cond, &cq->ex.mutex);
+  pthread_mutex_unlock(&cq->ex.mutex);
+  {
+    std::lock_guard registry(process.registry());
+    process.chunks().free(BlockKind::kCq, cq->block.ref);
+  }
+  pthread_mutex_destroy(&cq->ex.mutex);
+  pthread_cond_destroy(&cq->ex.cond);
+  cq->context->objects.fetch_sub(1, std::memory_order_relaxed);
+  delete cq;
+  return 0;
+}
+
+void ack_cq_events(ibv_cq* handle, unsigned int count) {
+  Cq& cq = Cq::of(handle);
+  pthread_mutex_lock(&cq.ex.mutex);
+  cq.ex.comp_events_completed += count;
+  pthread_cond_broadcast(&cq.ex.cond);
+  pthread_mutex_unlock(&cq.ex.mutex);
+}
+
+}  // namespace millrace::soft

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/spinlock.h"
+#include "soft/chunk.h"
+#include "soft/device.h"
+#include "soft/layout.h"
+#include "soft/peer.h"
+
+namespace millrace::soft {
+
+struct Channel;
+struct Srq;
+
+/** An initiator's ring as the receiver sees it. Numbers in here are private copies (I9). */
+struct RingView {
+  base::Mapping map;
+  Ring* ring = nullptr;
+  std::shared_ptr<PeerProcess> peer;
+  uint64_t entry = 0;     ///< the directory word
+  uint64_t head = 0;
+  uint32_t capacity = 0;
+};
+
+/**
+ * A completion queue. Send completions and flushes are this process's own business and go through `sends`; receive
+ * completions come through one ring for each initiating QP, found by the directory and the ready bits in `shared`.
+ */
+struct Cq {
+  ibv_cq_ex ex = {};  ///< the ibv_cq that callers have is its start
+  Context* context = nullptr;
+  Channel* channel = nullptr;
+  Block block;
+  CqShared* shared = nullptr;
+  uint64_t serial = 0;
+  std::atomic<uint32_t> users{0};  ///< QPs and SRQs
+
+  base::Spinlock lock;
+  // Needs lock.
+  std::vector<ibv_wc> sends;       ///< circular, of ex.cqe entries
+  uint32_t send_head = 0;
+  std::vector<std::unique_ptr<RingView>> rings;  ///< by directory index
+  uint32_t first_word = 0;         ///< where the next poll starts, so that no ring starves
+  bool overrun = false;
+
+  std::atomic<uint32_t> send_count{0};  ///< written under lock, read by anybody
+  /** The number of the arming that has not been reported yet, 0 if none. Written by req_notify and get_cq_event. */
+  std::atomic<uint64_t> armed_here{0};
+  std::atomic<uint32_t> bad_entries{0};
+  std::atomic<uint32_t> polls{0};  ///< that found something
+  uint32_t events_delivered = 0;  ///< needs ex.mutex (channel's lock while counting up)
+
+  static Cq& of(ibv_cq* handle) { return *reinterpret_cast<Cq*>(handle); }
+  ibv_cq* handle() { return reinterpret_cast<ibv_cq*>(&ex); }
+
+  /** Adds a completion of this process (send side). Takes the lock and wakes if armed. */
+  void push(const ibv_wc& wc, bool solicited);
+  /** Wakes this CQ's own channel if it is armed (R7). */
+  void notify_own(bool solicited);
+  /** Whether a poll might find something. No lock. */
+  bool maybe_ready() const;
+  /** Removes the completions of a QP (VERBS 1, lesson 4). Takes the lock. */
+  void purge(uint32_t qpn);
+  /** Makes sure that the ring of this directory entry is mapped and its owner watched. Needs lock. */
+  RingView* visit(uint32_t index);
+  /** The ring is drained and closed or its owner dead: removes file, copy and, last, the directory entry. Needs lock. */
+  void forget(uint32_t index);
+};
+
+ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector);
+int resize_cq(ibv_cq* cq, int cqe);
+int destroy_cq(ibv_cq* cq);
+int poll_cq(ibv_cq* cq, int count, ibv_wc* wc);
+int req_notify_cq(ibv_cq* cq, int solicited_only);
+void ack_cq_events(ibv_cq* cq, unsigned int count);
+
+/**
+ * The waker's half of R7 and R9 after a commit into ring `index` of a CQ: fence, set the ready bit if it is clear,
+ * read `armed`, write the FIFO, clear by CAS from the number that was read.
+ */
+void announce(CqShared& cq, uint32_t index, int wake_fd, bool solicited);
+
+}  // namespace millrace::soft

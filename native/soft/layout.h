@@ -1,0 +1,337 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+// What lies in shared memory. Every structure is plain data plus lock-free atomics, starts zeroed (the files are
+// fresh), and is read by processes of other builds of the same major version: change a size or an offset and the
+// major version changes with it. Names of processes are (slot, incarnation); an incarnation is a number that is
+// never used twice in the life of a fabric, so a word that carries one can be compared and swapped without fear
+// of a newcomer in the same slot (R6, R10).
+
+namespace millrace::soft {
+
+inline constexpr uint32_t kLayoutMajor = 1;
+inline constexpr uint32_t kLayoutMinor = 0;
+inline constexpr uint64_t kRootMagic = 0x314F4F52524C494Dull;     // "MILRROO1"
+inline constexpr uint64_t kRingMagic = 0x31474E49524C494Dull;     // "MILRING1"
+inline constexpr uint64_t kProcessMagic = 0x31434F52504C494Dull;  // "MILPROC1"
+inline constexpr uint32_t kByteOrder = 0x01020304u;
+
+inline constexpr uint32_t kProcesses = 256;
+inline constexpr uint32_t kSrqs = 4096;
+inline constexpr uint32_t kQps = 4096;
+inline constexpr uint32_t kXrcds = 1024;   ///< opened (process, domain) pairs
+inline constexpr uint32_t kQpHolders = 64; ///< processes that may hold one target QP
+inline constexpr uint32_t kMrs = 4096;     ///< a process
+inline constexpr uint32_t kBackings = 512; ///< mapped files a process has regions in
+inline constexpr uint32_t kBackingPath = 480;
+inline constexpr uint32_t kRingsPerCq = 1024;
+inline constexpr uint32_t kParkEntries = 256;    ///< QPs that may wait for one SRQ by being woken
+inline constexpr uint32_t kMaxSrqSge = 8;
+inline constexpr uint32_t kMaxSendSge = 30;
+inline constexpr uint32_t kMaxSrqWr = 16384;
+inline constexpr uint32_t kMaxCqe = 65536;
+inline constexpr uint32_t kNumberBits = 24;  ///< QP and SRQ numbers
+inline constexpr uint32_t kNumberMask = (1u << kNumberBits) - 1;
+inline constexpr size_t kUnit = 64;          ///< references count in cache lines
+inline constexpr size_t kChunkBytes = size_t{1} << 20;
+inline constexpr uint16_t kNoChannel = 0xFFFF;
+
+using Word = std::atomic<uint64_t>;
+using Half = std::atomic<uint32_t>;
+static_assert(Word::is_always_lock_free && sizeof(Word) == 8);
+static_assert(Half::is_always_lock_free && sizeof(Half) == 4);
+
+/** (slot, incarnation) in one word; never 0 for a process, because incarnations start at 1. */
+constexpr uint64_t owner_word(uint32_t slot, uint32_t incarnation) {
+  return (static_cast<uint64_t>(slot) << 32) | incarnation;
+}
+constexpr uint32_t owner_slot(uint64_t owner) { return static_cast<uint32_t>(owner >> 32) & 0xFFFF; }
+constexpr uint32_t owner_incarnation(uint64_t owner) { return static_cast<uint32_t>(owner); }
+
+/** State word of a receive WQE: exactly one of these (R1). */
+constexpr uint64_t kWqeEmpty = 0;  ///< never posted
+constexpr uint64_t kWqeClosed = uint64_t{3} << 62;
+constexpr uint64_t wqe_posted(uint32_t srqn) { return (uint64_t{1} << 62) | srqn; }
+constexpr uint64_t wqe_taken(uint64_t owner) { return (uint64_t{2} << 62) | owner; }
+constexpr bool wqe_is_taken(uint64_t word) { return (word >> 62) == 2; }
+constexpr uint64_t wqe_taker(uint64_t word) { return word & ~(uint64_t{3} << 62); }
+
+/** A place in a chunk of a process that is known from the context. */
+struct Ref {
+  uint32_t chunk = 0;
+  uint32_t unit = 0;   ///< offset / kUnit
+  uint32_t bytes = 0;  ///< size of the structure, to be checked against the mapping before use (I9)
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Ref) == 16);
+
+// ---------------------------------------------------------------------------------------------- root file
+
+struct RootHeader {
+  uint64_t magic;
+  uint32_t major, minor;
+  uint32_t byte_order;
+  uint32_t page_size;
+  uint64_t features;  ///< bits that a reader must know; unknown ones refuse the fabric
+  uint32_t process_offset, process_count, process_stride, reserved0;
+  uint32_t srq_offset, srq_count, srq_stride, reserved1;
+  uint32_t qp_offset, qp_count, qp_stride, reserved2;
+  uint32_t xrcd_offset, xrcd_count, xrcd_stride, reserved3;
+  uint64_t bytes;  ///< of the whole file
+  alignas(64) Word next_incarnation;
+  Word next_srqn;
+  Word next_qpn;
+};
+static_assert(offsetof(RootHeader, next_incarnation) == 128);
+static_assert(sizeof(RootHeader) == 192);
+
+enum class ProcessState : uint32_t { kFree = 0, kLive = 1, kReaping = 2 };
+constexpr uint64_t process_word(ProcessState state, uint32_t incarnation) {
+  return (static_cast<uint64_t>(state) << 32) | incarnation;
+}
+
+/** One joined process. The state word changes only by CAS; the rest is written before it says LIVE. */
+struct ProcessRecord {
+  Word state;         ///< process_word()
+  uint32_t pid;       ///< in the process's own pid namespace
+  uint32_t reserved;
+  uint64_t pid_namespace;  ///< inode of /proc/self/ns/pid: process_vm_* works only within one
+  uint64_t boot;           ///< hash of the boot id
+  uint64_t reserved2[4];
+};
+static_assert(sizeof(ProcessRecord) == 64);
+
+/** Key of an XRC domain: the inode behind the descriptor that it was opened with. */
+struct XrcdKey {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  bool operator==(const XrcdKey&) const = default;
+};
+
+/** In XrcdRecord::owner: the key is filled in. */
+inline constexpr uint64_t kAnnounced = uint64_t{1} << 63;
+
+/** An XRC domain that a process has open. `owner` is 0 when free; kAnnounced is the commit. */
+struct XrcdRecord {
+  Word owner;
+  XrcdKey key;
+  uint64_t reserved;
+};
+static_assert(sizeof(XrcdRecord) == 32);
+
+enum class Life : uint32_t { kFree = 0, kCreating = 1, kLive = 2, kClosing = 3 };
+
+/**
+ * Commit word of an SRQ or QP record: number (24 bits), life (4), verbs state (4, QPs only), and an incarnation:
+ * the creator's while CREATING and for objects that die with it; the closer's while CLOSING; 0 for a live target.
+ */
+constexpr uint64_t record_word(uint32_t number, Life life, uint32_t state, uint32_t incarnation) {
+  return (static_cast<uint64_t>(incarnation) << 32) | (static_cast<uint64_t>(state & 15) << 28) |
+         (static_cast<uint64_t>(life) << 24) | (number & kNumberMask);
+}
+constexpr uint32_t record_number(uint64_t word) { return static_cast<uint32_t>(word) & kNumberMask; }
+constexpr Life record_life(uint64_t word) { return static_cast<Life>((word >> 24) & 15); }
+constexpr uint32_t record_state(uint64_t word) { return static_cast<uint32_t>(word >> 28) & 15; }
+constexpr uint32_t record_incarnation(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+
+/** Where an SRQ number leads. Filled before the word says LIVE; a reader copies and then reads the word again. */
+struct SrqRecord {
+  Word word;
+  uint64_t owner;
+  XrcdKey xrcd;
+  Ref srq;  ///< in the owner's chunks
+  uint64_t reserved[2];
+};
+static_assert(sizeof(SrqRecord) == 64);
+
+/** A QP number. For an XRC target this is the QP itself: no process owns it (VERBS 2.7). */
+struct QpRecord {
+  Word word;
+  uint64_t creator;
+  uint32_t type;  ///< ibv_qp_type
+  Half access;    ///< IBV_ACCESS_* that the target grants
+  XrcdKey xrcd;
+  Half min_rnr_timer;
+  Half dest_qpn;
+  Half rq_psn;
+  Half sq_psn;
+  Half path_mtu;
+  Half timeout;
+  Half reserved[2];
+  Half holders[kQpHolders];  ///< incarnations of processes with a handle; 0 is free
+};
+static_assert(offsetof(QpRecord, holders) == 72);
+static_assert(sizeof(QpRecord) == 328);
+inline constexpr uint32_t kQpStride = 384;
+
+// ---------------------------------------------------------------------------------------- a process's chunks
+
+/** A file that some registered regions of a process are a shared mapping of. */
+struct Backing {
+  uint64_t device, inode;
+  Half users;  ///< regions in it; written by the owner only
+  uint32_t reserved;
+  char path[kBackingPath];  ///< absolute, zero-terminated
+  uint64_t reserved2;
+};
+static_assert(sizeof(Backing) == 512);
+
+inline constexpr uint32_t kNoBacking = 0xFFFFFFFF;
+constexpr uint64_t mr_live(uint32_t generation) { return (uint64_t{1} << 32) | generation; }
+
+/**
+ * A registered region. Written by its owner before `state` says live; a peer copies it, reads `state` again and
+ * uses the copy. `state` is 0 or mr_live(generation); the key is index << 8 | low byte of the generation.
+ */
+struct MrRecord {
+  Word state;
+  uint64_t address;      ///< in the owner's address space
+  uint64_t length;
+  uint64_t iova;         ///< the address that work requests use for the first byte
+  uint32_t access;
+  uint32_t pd;
+  uint32_t backing;      ///< index, or kNoBacking: memory that only process_vm_* reaches
+  uint32_t generation;
+  uint64_t file_offset;  ///< of `address` in the backing file
+  uint64_t reserved;
+};
+static_assert(sizeof(MrRecord) == 64);
+
+/** Start of chunk 0 of each process. */
+struct ProcessShared {
+  uint64_t magic;
+  uint64_t owner;
+  uint32_t pid, reserved0;
+  uint64_t reserved[5];
+  MrRecord mrs[kMrs];
+  Backing backings[kBackings];
+};
+static_assert(offsetof(ProcessShared, mrs) == 64);
+
+enum class EntryKind : uint8_t { kRecv = 0, kRecvWithImm = 1 };
+
+/** One receive completion on its way from an initiator. */
+struct Entry {
+  uint32_t wqe;       ///< index in the SRQ
+  uint32_t byte_len;
+  uint32_t imm;       ///< network order, as posted
+  uint8_t opcode;     ///< ibv_wc_opcode - IBV_WC_RECV
+  uint8_t flags;      ///< ibv_wc_flags
+  uint8_t status;     ///< ibv_wc_status
+  uint8_t solicited;
+  uint32_t src_qp;
+  uint32_t qp_num;    ///< of the target
+  uint32_t srqn;
+  uint32_t position;  ///< low half of the ring position, to find a damaged ring
+};
+static_assert(sizeof(Entry) == 32);
+
+/**
+ * Completions of one initiating QP for one CQ: a file of its own, made by the initiator before it claims a directory
+ * entry, named after numbers that both sides know (ring_name), and removed by the receiver. So what was committed can
+ * be read however the initiator ends. The initiator writes entries and tail, the receiver head. Head and tail only
+ * grow and are never set to zero (R3).
+ */
+struct Ring {
+  uint64_t magic;
+  uint64_t initiator;
+  uint64_t receiver;
+  uint32_t qpn;
+  uint32_t capacity;       ///< a power of two
+  uint32_t park_channel;   ///< wake FIFO of the initiator
+  uint32_t reserved0;
+  uint64_t reserved[3];
+  alignas(64) Word tail;   ///< the only commit (R1)
+  Half closed;             ///< set after the last tail; the initiator will not touch the ring any more
+  alignas(64) Word head;
+  alignas(64) Word park;   ///< the initiator waits for room: a number new at each parking (R10); 0 nobody
+  alignas(64) Entry entries[1];  // capacity of them
+};
+static_assert(offsetof(Ring, tail) == 64 && offsetof(Ring, head) == 128);
+static_assert(offsetof(Ring, park) == 192 && offsetof(Ring, entries) == 256);
+constexpr size_t ring_bytes(uint32_t capacity) { return offsetof(Ring, entries) + capacity * sizeof(Entry); }
+
+/**
+ * Directory entry of a CQ: who owns the ring with that index. One word and nothing else, because the ring's name
+ * follows from it: incarnation (32 bits), slot (8), QP number (24); 0 is free. Only the receiver ever frees one.
+ */
+constexpr uint64_t directory_word(uint32_t slot, uint32_t incarnation, uint32_t qpn) {
+  return (static_cast<uint64_t>(incarnation) << 32) | (static_cast<uint64_t>(slot & 0xFF) << 24) | (qpn & kNumberMask);
+}
+constexpr uint32_t directory_slot(uint64_t word) { return static_cast<uint32_t>(word >> 24) & 0xFF; }
+constexpr uint32_t directory_incarnation(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+constexpr uint32_t directory_qpn(uint64_t word) { return static_cast<uint32_t>(word) & kNumberMask; }
+static_assert(kProcesses <= 256);
+
+/** The part of a CQ that initiators see. Lives in its owner's chunk. */
+struct CqShared {
+  uint64_t owner;
+  uint64_t serial;    ///< number of the CQ in its process, never used again: part of the rings' names
+  uint32_t channel;   ///< wake FIFO of the owner, or kNoChannel
+  uint32_t reserved;
+  uint64_t reserved2[5];
+  /** 0 not armed, else a number new at each arming; bit 0: solicited completions only (R7). */
+  alignas(64) Word armed;
+  alignas(64) Half high;   ///< directory entries below this have been used
+  alignas(64) Word ready[kRingsPerCq / 64];
+  Word directory[kRingsPerCq];  ///< directory_word()
+};
+static_assert(offsetof(CqShared, armed) == 64 && offsetof(CqShared, high) == 128);
+static_assert(offsetof(CqShared, ready) == 192 && offsetof(CqShared, directory) == 320);
+
+struct Sge {
+  uint64_t address;
+  uint32_t length;
+  uint32_t lkey;
+};
+
+struct Wqe {
+  uint32_t num_sge;
+  uint32_t reserved[3];
+  Sge sge[1];  // max_sge of them
+};
+constexpr size_t wqe_stride(uint32_t max_sge) { return 16 + 16 * static_cast<size_t>(max_sge); }
+
+/** A QP that waits for a WQE of an SRQ. */
+struct ParkEntry {
+  Word who;   ///< owner word of the initiator, channel number in the top 16 bits; 0 free
+  Word word;  ///< 0 not parked, else a number new at each parking (R10)
+};
+constexpr uint64_t park_who(uint64_t owner, uint32_t channel) {
+  return owner | (static_cast<uint64_t>(channel & 0xFFFF) << 48);
+}
+constexpr uint64_t park_owner(uint64_t who) { return who & ((uint64_t{1} << 48) - 1); }
+constexpr uint32_t park_channel(uint64_t who) { return static_cast<uint32_t>(who >> 48); }
+
+/** The part of an SRQ that initiators see, followed by the state words and the WQEs. */
+struct SrqShared {
+  uint64_t owner;
+  uint32_t srqn;
+  uint32_t max_wr;
+  uint32_t max_sge;
+  uint32_t pd;
+  uint32_t words_offset;  ///< bytes from the start of this structure
+  uint32_t wqes_offset;
+  Ref cq;
+  uint64_t reserved[2];
+  alignas(64) Half hint;         ///< where the next take looks first; only a hint
+  alignas(64) Word posted;       ///< changes at each posting: who found nothing need not look again until it does
+  alignas(64) Word parked[kParkEntries / 64];  ///< which park entries may be in use
+  alignas(64) ParkEntry park[kParkEntries];
+};
+static_assert(offsetof(SrqShared, hint) == 64 && offsetof(SrqShared, posted) == 128);
+static_assert(offsetof(SrqShared, parked) == 192 && offsetof(SrqShared, park) == 256);
+
+constexpr size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+constexpr size_t srq_words_offset() { return align_up(sizeof(SrqShared), 64); }
+constexpr size_t srq_wqes_offset(uint32_t max_wr) {
+  return align_up(srq_words_offset() + size_t{8} * max_wr, 64);
+}
+constexpr size_t srq_bytes(uint32_t max_wr, uint32_t max_sge) {
+  return align_up(srq_wqes_offset(max_wr) + wqe_stride(max_sge) * max_wr, 64);
+}
+
+}  // namespace millrace::soft

@@ -1,0 +1,192 @@
+#pragma once
+
+// What the tests of the software device share: a fabric of their own, real child processes (this program, started
+// again with an argument), and the verbs objects of a receiver and of an initiator.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/files.h"
+#include "soft/provider.h"
+#include "soft/step.h"
+#include "verbs/open.h"
+#include "verbs/owners.h"
+
+namespace millrace::test {
+
+inline constexpr int kDeadlineMs = 60'000;
+
+/** Waits until `done` holds; false when the deadline passed. For states that have no descriptor to wait on. */
+inline bool eventually(const std::function<bool()>& done, int ms = kDeadlineMs) {
+  const uint64_t deadline = base::now_ns() + static_cast<uint64_t>(ms) * 1'000'000u;
+  while (!done()) {
+    if (base::now_ns() > deadline) return false;
+    const timespec pause = {0, 200'000};
+    nanosleep(&pause, nullptr);
+  }
+  return true;
+}
+
+inline std::string shm_base() {
+  const char* base = getenv("MILLRACE_SHM_DIR");
+  return base != nullptr && *base != '\0' ? base : "/dev/shm";
+}
+
+/** A fabric with a random name for one test; at its end nothing of it may be left. */
+class Fabric {
+ public:
+  Fabric() {
+    name_ = base::format("test-%d-%llx", static_cast<int>(getpid()), static_cast<unsigned long long>(base::now_ns()));
+    setenv("MILLRACE_FABRIC", name_.c_str(), 1);
+    domain_ = shm_base() + "/" + name_ + ".domain";
+    const int fd = open(domain_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    EXPECT_GE(fd, 0);
+    if (fd >= 0) close(fd);
+    setenv("MILLRACE_TEST_DOMAIN", domain_.c_str(), 1);
+  }
+  ~Fabric() {
+    unlink(domain_.c_str());
+    unsetenv("MILLRACE_FABRIC");
+  }
+  std::string folder() const {
+    return base::format("%s/millrace-soft.1.%u/%s", shm_base().c_str(), static_cast<unsigned>(geteuid()), name_.c_str());
+  }
+  bool exists() const { return access(folder().c_str(), F_OK) == 0; }
+  /** Names in the folder that start with `prefix`. */
+  std::vector<std::string> files(const std::string& prefix = "") const;
+
+ private:
+  std::string name_, domain_;
+};
+
+/** A child: this program again, running the function registered under `name`. Talks in lines over a socket. */
+class Child {
+ public:
+  Child(const std::string& name, const std::vector<std::string>& arguments = {});
+  ~Child();
+  Child(const Child&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void say(const std::string& line);
+  /** The next line, or "" at its end or after the deadline. */
+  std::string hear(int ms = kDeadlineMs);
+  void signal(int number) { kill(pid_, number); }
+  /** Waits for its end: exit code, or 128 + signal; -1 after the deadline. */
+  int wait(int ms = kDeadlineMs);
+  /** Waits until it is stopped (SIGSTOP). False: it ended, or the deadline passed. */
+  bool wait_stopped(int ms = kDeadlineMs);
+
+ private:
+  pid_t pid_ = -1;
+  int fd_ = -1;
+  int status_ = -1;
+  std::string buffer_;
+};
+
+/** Inside a child. */
+struct Parent {
+  std::vector<std::string> arguments;
+  void say(const std::string& line);
+  std::string hear();
+};
+
+using ChildFunction = int (*)(Parent&);
+std::map<std::string, ChildFunction>& child_functions();
+
+struct RegisterChild {
+  RegisterChild(const char* name, ChildFunction function) { child_functions()[name] = function; }
+};
+#define MILLRACE_CHILD(name)                                            \
+  static int child_##name(::millrace::test::Parent& parent);            \
+  static ::millrace::test::RegisterChild register_##name(#name, child_##name); \
+  static int child_##name([[maybe_unused]] ::millrace::test::Parent& parent)
+
+/** Memory in a file, as the library's own is: peers map it. */
+class SharedMemory {
+ public:
+  explicit SharedMemory(size_t bytes);
+  ~SharedMemory();
+  std::byte* data() const { return map_.data(); }
+  size_t size() const { return map_.size(); }
+
+ private:
+  std::string path_;
+  base::Mapping map_;
+};
+
+/** Sends and receives: context, PD, XRC domain, CQs, optionally an SRQ with slots, a target and an initiator. */
+struct Endpoint {
+  struct Options {
+    uint32_t slots = 16;
+    uint32_t slot_bytes = 256;
+    bool receive = true;
+    bool send = true;
+    bool channel = true;
+    bool foreign = false;       ///< slots in private memory, reached by process_vm_*
+    bool post = true;
+    uint32_t max_send_wr = 128;
+    int cqe = 4096;
+  };
+
+  explicit Endpoint(const Options& options);
+  Endpoint() : Endpoint(Options{}) {}
+  ~Endpoint();
+
+  /** Brings the initiator to RTS against a target number. */
+  int connect(uint32_t target_qpn, uint8_t rnr_retry = 7, uint8_t timeout = 14, uint8_t retry_cnt = 7);
+  /** Brings the target to RTS. */
+  int ready(int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, uint8_t min_rnr_timer = 1);
+  int post(uint32_t slot);
+  /** Sends `bytes` from the send buffer to an SRQ. */
+  int send(uint32_t srqn, const void* data, uint32_t bytes, uint64_t wr_id = 0, int flags = IBV_SEND_SIGNALED);
+  /** Polls until a completion is there. False after the deadline. */
+  bool poll(ibv_wc* wc, int ms = kDeadlineMs) { return poll(cq.get(), wc, ms); }
+  bool poll_sent(ibv_wc* wc, int ms = kDeadlineMs) { return poll(send_cq.get(), wc, ms); }
+  static bool poll(ibv_cq* queue, ibv_wc* wc, int ms = kDeadlineMs);
+  std::byte* slot(uint32_t i) const { return slots + size_t{i} * options.slot_bytes; }
+  uint32_t srqn() const;
+  uint32_t target_qpn() const { return target->qp_num; }
+
+  Options options;
+  verbs::ContextPtr context;
+  verbs::PdPtr pd;
+  verbs::XrcdPtr xrcd;
+  verbs::ChannelPtr channel;
+  verbs::ChannelPtr send_channel;
+  verbs::CqPtr cq;
+  verbs::CqPtr send_cq;
+  std::unique_ptr<SharedMemory> memory;
+  std::vector<std::byte> private_memory;
+  std::byte* slots = nullptr;
+  std::byte* buffer = nullptr;  ///< 64 KiB to send from
+  std::vector<std::byte> send_memory;
+  verbs::MrPtr slots_mr;
+  verbs::MrPtr send_mr;
+  verbs::SrqPtr srq;
+  verbs::QpPtr target;
+  verbs::QpPtr initiator;
+};
+
+/** The domain's file, as a descriptor. */
+int open_domain_file();
+
+}  // namespace millrace::test
