@@ -204,7 +204,7 @@ void Member::Core::close() {
   due_.clear();
   peer_count_ = reserved_count_ = held_ = 0;
   backlog_bytes_ = 0;
-  counter(kBacklogBytes) = 0;
+  if (buffers_.owner) counter(kBacklogBytes) = 0;  // create() may have failed before there was any
 }
 
 // ---- peers

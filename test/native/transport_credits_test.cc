@@ -230,6 +230,8 @@ class Receiver {
       ASSERT_FALSE(s.credits.waiting());
       ASSERT_FALSE(s.book.recalling());
       ASSERT_EQ(s.last, s.next - 1);
+      // Nothing is in flight: both ends count the same, what was burnt is known to both.
+      ASSERT_EQ(s.book.granted() - s.credits.used(), s.book.outstanding());
       shares += s.book.share();
     }
     ASSERT_EQ(posted_, slots_);
