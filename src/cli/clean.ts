@@ -1,0 +1,47 @@
+import { baseFolder } from '../cluster/paths.js';
+import { listDomains } from '../cluster/registry.js';
+import { cleanDomain } from '../cluster/survey.js';
+import { loadNative } from '../native/load.js';
+import type { Context } from './context.js';
+import { EXIT } from './exit.js';
+import type { CommonOptions } from './options.js';
+import { toSize } from './render.js';
+
+/** Options of `millrace clean`. */
+export interface CleanOptions extends CommonOptions {
+  readonly all: boolean;
+}
+
+/**
+ * `millrace clean`: removes what dead members left in shared memory. Living ones are not touched, and running it twice, or at
+ * any time, is safe.
+ */
+export async function clean(options: CleanOptions, { io }: Context): Promise<number> {
+  const native = loadNative();
+  const base = baseFolder(io.streams.env);
+  const domains = options.all ? listDomains(base) : [options.domain];
+  const cleaned = domains.map((domain) => ({ domain, ...cleanDomain(native, base, domain) }));
+  // The software device has a folder of its own, which all domains of a fabric share.
+  const device = native.cleanFabric();
+  if (options.json) {
+    await io.line(JSON.stringify({ domains: cleaned, device }));
+  } else {
+    for (const { domain, members, files, bytes, living } of cleaned) {
+      if (files === 0) continue;
+      await io.line(
+        `domain ${domain}: removed ${count(files, 'file')} (${toSize(bytes)}) of ${count(members, 'dead member')}; ${count(living, 'member')} live${living === 1 ? 's' : ''}`,
+      );
+    }
+    if (device.reaped > 0) {
+      await io.line(
+        `software device: removed ${toSize(device.bytes)} of ${count(device.reaped, 'dead process', 'dead processes')}`,
+      );
+    }
+    if (device.reaped === 0 && cleaned.every(({ files }) => files === 0)) io.note('nothing to clean');
+  }
+  io.check();
+  return EXIT.OK;
+}
+
+const count = (number: number, one: string, many = `${one}s`): string =>
+  `${number} ${number === 1 ? one : many}`;

@@ -1,0 +1,250 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { Command, CommanderError, Option } from 'commander';
+import type { Context } from './context.js';
+import { EXIT, show, usage } from './exit.js';
+import { Io, type Streams } from './io.js';
+import { common, whole } from './options.js';
+import { Interrupts } from './signals.js';
+
+/** What subscribers can ask publishers to do, in the words of the command line. */
+const POLICIES = ['wait', 'drop-oldest', 'drop-newest', 'latest'];
+
+/**
+ * Runs a command line.
+ * @param words the arguments without the program
+ * @returns the exit code
+ */
+export async function run(words: readonly string[], streams: Streams = process): Promise<number> {
+  const io = new Io(streams);
+  const interrupts = new Interrupts();
+  let exit: number = EXIT.OK;
+  const action =
+    <A extends unknown[]>(body: (context: Context, ...given: A) => Promise<number>) =>
+    async (...given: A) => {
+      exit = await body({ io, interrupted: interrupts.signal }, ...given);
+    };
+  try {
+    await program(streams, action).parseAsync(words, { from: 'user' });
+    exit = interrupts.exit ?? exit;
+  } catch (error) {
+    exit = interrupts.exit ?? report(error, io, words);
+  }
+  await io.flush();
+  interrupts.release();
+  return exit;
+}
+
+/** Says what went wrong. @returns the exit code */
+function report(error: unknown, io: Io, words: readonly string[]): number {
+  const json = words.includes('--json');
+  if (error instanceof CommanderError) {
+    // Help and version were asked for, and are printed already.
+    if (error.exitCode === 0) return EXIT.OK;
+    if (error.code === 'commander.help') return EXIT.USAGE;
+    const code = error.code === 'commander.unknownOption' ? 'ERR_UNKNOWN_OPTION' : 'ERR_INVALID_ARGUMENT';
+    const { exit, ...shown } = show(usage(error.message.replace(/^error: /, '').replaceAll('\n', ' '), code));
+    io.error({ ...shown, remedy: `Run millrace ${command(words)}--help for what it takes.` }, json);
+    return exit;
+  }
+  const { exit, ...shown } = show(error);
+  if (io.closed.aborted) return EXIT.OK;
+  if (shown.message !== '') io.error(shown, json);
+  return exit;
+}
+
+const COMMANDS = ['pub', 'sub', 'ls', 'clean', 'errors'];
+const command = (words: readonly string[]): string => {
+  const known = words.find((word) => COMMANDS.includes(word));
+  return known === undefined ? '' : `${known} `;
+};
+
+type Action = <A extends unknown[]>(
+  body: (context: Context, ...given: A) => Promise<number>,
+) => (...given: A) => Promise<void>;
+
+/** The commands and their options. What a command needs is loaded when it runs. */
+function program(streams: Streams, action: Action): Command {
+  const { env } = streams;
+  const top = new Command('millrace')
+    .description('Publish and subscribe between processes, and look at what is going on in a domain.')
+    .version(version(), '-V, --version')
+    .exitOverride()
+    .showSuggestionAfterError()
+    .configureOutput({
+      writeOut: (text) => streams.stdout.write(text),
+      // What is wrong is said by report(), in the form of all errors.
+      writeErr: (text) => {
+        if (!text.startsWith('error:')) streams.stderr.write(text);
+      },
+      outputError: () => {},
+    })
+    .addHelpText(
+      'after',
+      `
+Exit codes:
+  0  done            1  failed
+  2  wrong usage     3  nothing was found
+  130, 143  ended by Ctrl-C, SIGTERM
+
+Environment:
+  MILLRACE_DOMAIN   the domain, unless --domain is given
+  MILLRACE_SHM_DIR  the folder for shared memory (default /dev/shm)
+  MILLRACE_DEVICE   the RDMA device (default soft: shared memory)
+
+Examples:
+  $ tail -f some.log | millrace pub logs      in one terminal
+  $ millrace sub logs                         in others
+  $ millrace ls
+  $ millrace errors ERR_SHM_FULL`,
+    );
+
+  const name = (verb: string) => `millrace-${verb}-${process.pid}`;
+
+  common(
+    top.command('pub').argument('<channel>', 'dot-separated tokens, such as ticks.eurusd'),
+    env,
+    'how long to wait for subscribers, and at the end for what is on its way',
+  )
+    .description('Publish each line of standard input, until it ends.')
+    .option('--jsonl', 'each line is a value in JSON; otherwise it is a string', false)
+    .addOption(
+      new Option('--codec <name>', 'how values travel')
+        .choices(['msgpackr', 'json', 'bytes'])
+        .default('msgpackr'),
+    )
+    .option(
+      '-w, --wait-subscribers <n>',
+      'read nothing before so many subscribers are there',
+      whole(0, 1023),
+      1,
+    )
+    .option(
+      '--replay <n>',
+      'keep so many lines for subscribers that come later and ask for them',
+      whole(0, 1_000_000),
+      0,
+    )
+    .option('--name <name>', 'the name that others see', name('pub'))
+    .addHelpText(
+      'after',
+      `
+Input is read no faster than the slowest subscriber takes it, unless that one asked for drops.
+At the end of the input the command waits (5s, or --timeout) until everything is delivered; what was not is said on
+standard error, and the exit code is 1. It is 3 when the subscribers did not come within --timeout.
+
+Examples:
+  $ tail -f some.log | millrace pub logs
+  $ echo '{"bid": 1.0841}' | millrace pub ticks.eurusd --jsonl
+  $ seq 1000 | millrace pub numbers --wait-subscribers 2 --timeout 10s
+  $ date | millrace pub now --wait-subscribers 0      to whoever is there, if anyone`,
+    )
+    .action(
+      action(async (context, channel: string, options: import('./pub.js').PubOptions) => {
+        if (options.jsonl && options.codec === 'bytes')
+          throw usage('--jsonl and --codec bytes exclude each other.');
+        return (await import('./pub.js')).pub(channel, options, context);
+      }),
+    );
+
+  common(
+    top
+      .command('sub')
+      .argument('<pattern>', 'a channel, or a pattern: * is one token, > at the end one or more'),
+    env,
+    'end after that time',
+  )
+    .description('Print what is published, until interrupted.')
+    .option('-n, --count <n>', 'end after so many messages', whole(1))
+    .option(
+      '--jsonl',
+      'print each value as a line of JSON; otherwise text and bytes are printed as they are',
+      false,
+    )
+    .addOption(
+      new Option('--overflow <policy>', 'what publishers do when this command is slower than they are')
+        .choices(POLICIES)
+        .default('wait'),
+    )
+    .option('--replay <n>', 'ask for so many messages that were published before', whole(0, 1_000_000), 0)
+    .option('--name <name>', 'the name that others see', name('sub'))
+    .addHelpText(
+      'after',
+      `
+With a wildcard each line begins with the channel's name and a tab. --json prints an object a line: channel, publisher,
+sequence, time, value. Gaps are said on standard error.
+With --overflow wait a publisher waits for whoever reads the output; use drop-oldest to look at a live system.
+The exit code is 3 when --timeout ends it without a message, and 1 when fewer than --count came.
+
+Examples:
+  $ millrace sub logs
+  $ millrace sub 'ticks.*' --jsonl --count 10
+  $ millrace sub '>' --json --overflow drop-oldest | jq .value`,
+    )
+    .action(
+      action(async (context, pattern: string, options: import('./sub.js').SubOptions) =>
+        (await import('./sub.js')).sub(pattern, options, context),
+      ),
+    );
+
+  common(top.command('ls'), env, 'how long a member has to answer (default 1s)')
+    .description('List members, channels and subscribers, with codecs, credits and drops.')
+    .option('-a, --all', 'every domain of this user', false)
+    .addHelpText(
+      'after',
+      `
+The members are asked; the command does not join, so it works where a join fails. One that is stopped or busy is listed
+with "no answer". The exit code is 3 when there is no member.
+
+Examples:
+  $ millrace ls
+  $ millrace ls --all --json | jq '.domains[].members[].name'`,
+    )
+    .action(
+      action(async (context, options: import('./ls.js').LsOptions) =>
+        (await import('./ls.js')).ls(options, context),
+      ),
+    );
+
+  common(top.command('clean'), env, 'accepted, and without effect: it does not wait')
+    .description('Remove what dead members left in shared memory.')
+    .option('-a, --all', 'every domain of this user', false)
+    .addHelpText(
+      'after',
+      `
+Living members are not touched. Joining does the same for its domain, so this is for what the last one left.
+
+Examples:
+  $ millrace clean
+  $ millrace clean --all`,
+    )
+    .action(
+      action(async (context, options: import('./clean.js').CleanOptions) =>
+        (await import('./clean.js')).clean(options, context),
+      ),
+    );
+
+  top
+    .command('errors')
+    .argument('[code]', 'such as ERR_SHM_FULL; all of them unless given')
+    .description('Explain an error code: cause and remedy.')
+    .option('--json', 'print JSON, for programs', false)
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ millrace errors
+  $ millrace errors ERR_SHM_FULL`,
+    )
+    .action(
+      action(async (context, code: string | undefined, { json }: { json: boolean }) =>
+        (await import('./explain.js')).explain(code, json, context),
+      ),
+    );
+  return top;
+}
+
+function version(): string {
+  const file = join(__dirname, '..', '..', 'package.json');
+  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version;
+}
