@@ -177,6 +177,8 @@ function start(spec, settings) {
     : [];
   const child = fork(join(here, 'child.mjs'), [JSON.stringify(spec)], {
     execArgv,
+    // A fabric of its own: other programs of this user neither disturb the figures nor see these members.
+    env: { ...process.env, MILLRACE_FABRIC: `bench-${process.pid}` },
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
   });
   children.add(child);
