@@ -64,6 +64,8 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   #generation = 0;
   #stamp = 0;
   #dirty = new Set<AnyOutChannel>();
+  /** Channels that were refused for want of room in the arena. */
+  readonly #wantArena = new Set<AnyOutChannel>();
   #gaps = new Set<Destination>();
   #gapTimer: Scheduled | null = null;
   #later = new Set<Destination>();
@@ -129,7 +131,10 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
 
   finished(channel: AnyOutChannel): void {
     this.channels.delete(channel.number);
-    if (channel.lane !== 0 && !this.closed) this.#native.closeLane(this.transport.handle, channel.lane);
+    if (channel.lane === 0 || this.closed) return;
+    // The last rows must be with the transport: it closes a lane when what it accepted there is sent.
+    this.transport.flush();
+    this.#native.closeLane(this.transport.handle, channel.lane);
   }
 
   openLane(): number {
@@ -233,17 +238,16 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     if (this.#dirty.size > 0) {
       const dirty = this.#dirty;
       this.#dirty = new Set();
-      for (const channel of dirty) {
-        channel.endOfTurn();
-        channel.arenaTurn();
-      }
+      for (const channel of dirty) channel.endOfTurn();
     }
+    for (const channel of this.#wantArena) if (channel.arenaTurn()) this.#wantArena.delete(channel);
     this.#updateHold();
   }
 
   /** Whether something waits that only polling moves on: credits, completions, room in the arena. */
   pending(): boolean {
     return (
+      this.#wantArena.size > 0 ||
       this.transport.unsent ||
       this.#awaiting.size > 0 ||
       this.#later.size > 0 ||
@@ -280,6 +284,10 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   }
   dirty(channel: AnyOutChannel): void {
     this.#dirty.add(channel);
+    this.pump.schedule();
+  }
+  wantsArena(channel: AnyOutChannel): void {
+    this.#wantArena.add(channel);
     this.pump.schedule();
   }
   gapDue(destination: Destination): void {
@@ -516,6 +524,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     this.transport.flush();
     this.#settleRows();
     this.closed = true;
+    this.#wantArena.clear();
     this.pump.hold(false);
     this.pump.close();
     if (this.#gapTimer !== null) this.clock.clearTimeout(this.#gapTimer);

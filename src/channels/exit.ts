@@ -1,6 +1,8 @@
 /** What is done with a member when the event loop has nothing left to do. */
 export interface Leaver {
-  [Symbol.asyncDispose](): Promise<void>;
+  /** Bounded by its own time-out; never rejects. */
+  drain(): Promise<unknown>;
+  leave(): Promise<void>;
 }
 
 const members = new Set<Leaver>();
@@ -11,7 +13,9 @@ let listening = false;
  * that a script that publishes and ends loses nothing. Leaving keeps the loop alive until it is done.
  */
 function onBeforeExit(): void {
-  for (const member of members) void member[Symbol.asyncDispose]();
+  const all = [...members];
+  // First all of them drain: one may be the other's subscriber.
+  void Promise.all(all.map((member) => member.drain())).then(() => all.map((member) => member.leave()));
 }
 
 /** Registers a member for the end of the process, or of the worker. @returns how to take it off */

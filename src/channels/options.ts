@@ -121,7 +121,7 @@ export function closest(name: string, known: readonly string[]): string | undefi
     const lower = one.toLowerCase();
     const part =
       name.length >= 3 && (lower.includes(name.toLowerCase()) || name.toLowerCase().includes(lower));
-    const far = part ? 1 : distance(name, one);
+    const far = Math.min(distance(name, one), part ? 1.5 : Number.POSITIVE_INFINITY);
     if (far < least) {
       least = far;
       best = one;

@@ -56,6 +56,8 @@ export interface OutboundHost {
   nextGeneration(): number;
   /** Channels that have something to tell at the end of the turn. */
   dirty(channel: AnyOutChannel): void;
+  /** A message was refused for want of room in the arena. */
+  wantsArena(channel: AnyOutChannel): void;
   /** Gap records are due within 100 ms. */
   gapDue(destination: Destination): void;
   later(destination: Destination): void;
@@ -327,11 +329,12 @@ export class OutChannel<T> implements DestinationHost {
     return open;
   }
 
-  /** The arena may have room again; at the end of a turn. */
-  arenaTurn(): void {
-    if (!this.#arenaFull || this.transport.arena.reserve(this.#need) < 0) return;
+  /** Whether the arena has room again; at the end of a turn. */
+  arenaTurn(): boolean {
+    if (this.#arenaFull && this.transport.arena.reserve(this.#need) < 0) return false;
     this.#arenaFull = false;
     this.#tellWritable();
+    return true;
   }
 
   /** The member is gone: nobody waits any more. */
@@ -393,7 +396,10 @@ export class OutChannel<T> implements DestinationHost {
       this.host.progress();
       start = this.transport.reserve(need);
     }
-    if (start < 0) this.#arenaFull = true;
+    if (start < 0) {
+      this.#arenaFull = true;
+      this.host.wantsArena(this);
+    }
     return start;
   }
 

@@ -60,7 +60,7 @@ export class Pump {
 
   /** Starts watching the descriptor and takes a first turn. */
   start(): void {
-    this.transport.native.watch(this.transport.handle, () => this.wake());
+    this.transport.watch(() => this.wake());
     this.wake();
   }
 
@@ -81,7 +81,7 @@ export class Pump {
   hold(on: boolean): void {
     if (this.#held === on || this.#closed) return;
     this.#held = on;
-    this.transport.native.ref(this.transport.handle, on);
+    this.transport.ref(on);
     for (const scheduled of [this.#turn, this.#fallback]) {
       if (scheduled !== null) this.#apply(scheduled);
     }
@@ -109,7 +109,7 @@ export class Pump {
     if (this.#turn !== null || this.#closed || this.#inTurn) return;
     if (this.#sleeping) {
       this.#sleeping = false;
-      this.transport.native.sleep(this.transport.handle, false);
+      this.transport.sleep(false);
     }
     this.#stopFallback();
     this.#turn = this.clock.setImmediate(this.#onTurn);
@@ -157,9 +157,9 @@ export class Pump {
     if (busy || !this.transport.frames.empty) return this.#nextTurn();
     if (this.mode === 'spin' && this.work.members() <= this.cpus) return this.#nextTurn();
     if (this.mode !== 'event' && now - this.#lastActivity < GRACE_MS) return this.#nextTurn();
-    if (!this.transport.native.arm(this.transport.handle)) return this.#nextTurn();
+    if (!this.transport.arm()) return this.#nextTurn();
     this.#sleeping = true;
-    this.transport.native.sleep(this.transport.handle, true);
+    this.transport.sleep(true);
     if (this.work.pending()) {
       this.#fallback = this.clock.setTimeout(() => {
         this.#fallback = null;

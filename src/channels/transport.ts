@@ -35,6 +35,8 @@ export interface TransportEvents {
   peerFault(index: number, wcStatus: number, reason: number): void;
   lane(lane: number, state: number): void;
   tunnel(index: number, bytes: Uint8Array): void;
+  /** A native call threw: the member cannot go on. Told on a microtask of its own, never from within next(). */
+  failed(error: unknown): void;
 }
 
 /**
@@ -129,9 +131,13 @@ export class Transport {
     const rows = this.rows;
     this.rows = 0;
     this.epoch++;
-    const bits = this.native.flush(this.handle, rows);
-    this.unsent = (bits & FLUSH.UNSENT) !== 0;
-    return (bits & FLUSH.PROGRESS) !== 0;
+    try {
+      const bits = this.native.flush(this.handle, rows);
+      this.unsent = (bits & FLUSH.UNSENT) !== 0;
+      return (bits & FLUSH.PROGRESS) !== 0;
+    } catch (error) {
+      return this.#broken(error);
+    }
   }
 
   /**
@@ -141,12 +147,47 @@ export class Transport {
   poll(): boolean {
     if (this.closed) return false;
     let any = false;
-    for (;;) {
-      const rows = this.native.poll(this.handle, this.#batch.bytes, this.#at, FRAMES_A_POLL);
-      if (rows === 0) return any;
-      any = true;
-      if (!this.#take(rows)) return any;
+    try {
+      for (;;) {
+        const rows = this.native.poll(this.handle, this.#batch.bytes, this.#at, FRAMES_A_POLL);
+        if (rows === 0) return any;
+        any = true;
+        if (!this.#take(rows)) return any;
+      }
+    } catch (error) {
+      return this.#broken(error);
     }
+  }
+
+  // ---- sleeping ------------------------------------------------------------------------------------------------------
+
+  /** Arms the completion channel and looks again (R7). @returns whether one may sleep */
+  arm(): boolean {
+    return this.#call(() => this.native.arm(this.handle));
+  }
+  sleep(on: boolean): void {
+    this.#call(() => this.native.sleep(this.handle, on));
+  }
+  ref(on: boolean): void {
+    this.#call(() => this.native.ref(this.handle, on));
+  }
+  watch(onReadable: () => void): void {
+    this.#call(() => this.native.watch(this.handle, onReadable));
+  }
+
+  #call(run: () => boolean | void): boolean {
+    if (this.closed) return false;
+    try {
+      return run() === true;
+    } catch (error) {
+      return this.#broken(error);
+    }
+  }
+
+  #broken(error: unknown): false {
+    this.closed = true;
+    queueMicrotask(() => this.listener.failed(error));
+    return false;
   }
 
   /** Offset in the arena of `need` free contiguous bytes, after a flush if need be; -1 if that was not enough. */

@@ -31,7 +31,12 @@ export class FakeDomain {
 
   async join(
     life: Life,
-    given: { name: string; native: Native; handleOptions: Omit<Parameters<Native['open']>[0], 'folder' | 'incarnation'>; events: ClusterEvents },
+    given: {
+      name: string;
+      native: Native;
+      handleOptions: Omit<Parameters<Native['open']>[0], 'folder' | 'incarnation'>;
+      events: ClusterEvents;
+    },
   ): Promise<ClusterPort> {
     const incarnation = nextIncarnation++;
     const handle = given.native.open({ ...given.handleOptions, folder: '/fake', incarnation });
@@ -46,9 +51,15 @@ export class FakeDomain {
       left: false,
       held: false,
     };
-    for (const other of this.entries) if (!other.left && other.life.state !== 'dead') this.#connect(entry, other);
+    for (const other of this.entries)
+      if (!other.left && other.life.state !== 'dead') this.#connect(entry, other);
     this.entries.push(entry);
     return this.#port(entry);
+  }
+
+  portOf(incarnation: number): ClusterPort | undefined {
+    const entry = this.entries.find((one) => one.incarnation === incarnation);
+    return entry === undefined ? undefined : this.#port(entry);
   }
 
   killed(life: Life): void {
@@ -58,7 +69,12 @@ export class FakeDomain {
   #connect(a: Entry, b: Entry): void {
     const ends = [a, b].map((entry) => ({ entry, offered: entry.native.offer(entry.handle) }));
     for (const [mine, theirs] of [ends, [...ends].reverse()]) {
-      mine!.entry.native.connect(mine!.entry.handle, mine!.offered.peer, theirs!.entry.incarnation, theirs!.offered.offer);
+      mine!.entry.native.connect(
+        mine!.entry.handle,
+        mine!.offered.peer,
+        theirs!.entry.incarnation,
+        theirs!.offered.offer,
+      );
       const info = {
         index: mine!.offered.peer,
         incarnation: theirs!.entry.incarnation,

@@ -145,7 +145,14 @@ export class FakeFabric {
       offer(handle) {
         const found = get(handle);
         const index = found.nextPeer++;
-        found.peers.set(index, { index, incarnation: 0, other: null, credits: fabric.slotsPerPeer, backlog: [], blocked: false });
+        found.peers.set(index, {
+          index,
+          incarnation: 0,
+          other: null,
+          credits: fabric.slotsPerPeer,
+          backlog: [],
+          blocked: false,
+        });
         found.peerRows.fill(0, index * PEER_STRIDE, (index + 1) * PEER_STRIDE);
         found.peerRows[index * PEER_STRIDE + PEER.CREDITS] = fabric.slotsPerPeer;
         return { peer: index, offer: new Uint8Array(64) };
@@ -224,12 +231,22 @@ export class FakeFabric {
     const limit = handle.options.slotBytes - FRAME_HEADER;
     const touched = new Set<FakePeer>();
     for (let i = 0; i < rows; i++) {
-      const [index, offset, length, lane] = handle.sends.subarray(i * SEND_STRIDE, (i + 1) * SEND_STRIDE) as unknown as number[];
+      const [index, offset, length, lane] = handle.sends.subarray(
+        i * SEND_STRIDE,
+        (i + 1) * SEND_STRIDE,
+      ) as unknown as number[];
       const peer = handle.peers.get(index!);
-      if (offset! < 0 || length! <= 0 || offset! % 8 !== 0 || length! % 8 !== 0 || offset! + length! > bytes.length) {
+      if (
+        offset! < 0 ||
+        length! <= 0 ||
+        offset! % 8 !== 0 ||
+        length! % 8 !== 0 ||
+        offset! + length! > bytes.length
+      ) {
         throw new Error(`bad row ${index} ${offset} ${length} ${lane}`);
       }
-      if (length! > limit) throw new Error(`a row of ${length} bytes does not fit a slot of ${handle.options.slotBytes}`);
+      if (length! > limit)
+        throw new Error(`a row of ${length} bytes does not fit a slot of ${handle.options.slotBytes}`);
       if (!handle.lanes.has(lane!)) throw new Error(`no lane ${lane}`);
       let at = offset!;
       while (at < offset! + length!) {
@@ -246,7 +263,12 @@ export class FakeFabric {
         const joined = new Uint8Array(last.bytes.length + copy.length);
         joined.set(last.bytes);
         joined.set(copy, last.bytes.length);
-        peer.backlog[peer.backlog.length - 1] = { from: handle, bytes: joined, rows: last.rows + 1, lane: lane! };
+        peer.backlog[peer.backlog.length - 1] = {
+          from: handle,
+          bytes: joined,
+          rows: last.rows + 1,
+          lane: lane!,
+        };
       } else {
         peer.backlog.push({ from: handle, bytes: copy, rows: 1, lane: lane! });
       }
@@ -279,7 +301,10 @@ export class FakeFabric {
     }
     if (peer.backlog.length > 0) handle.counters[COUNTER.CREDIT_STALLS]!++;
     handle.peerRows[peer.index * PEER_STRIDE + PEER.CREDITS] = peer.credits;
-    handle.peerRows[peer.index * PEER_STRIDE + PEER.BACKLOG_BYTES] = peer.backlog.reduce((sum, one) => sum + one.bytes.length, 0);
+    handle.peerRows[peer.index * PEER_STRIDE + PEER.BACKLOG_BYTES] = peer.backlog.reduce(
+      (sum, one) => sum + one.bytes.length,
+      0,
+    );
     return any;
   }
 
@@ -303,7 +328,8 @@ export class FakeFabric {
       handle.events.fill(0, rows * EVENT_STRIDE, (rows + 1) * EVENT_STRIDE);
       handle.events.set(numbers, rows++ * EVENT_STRIDE);
     };
-    for (const { peer, status, reason } of handle.faults.splice(0)) put(EVENT.PEER_FAULT, peer, status, reason);
+    for (const { peer, status, reason } of handle.faults.splice(0))
+      put(EVENT.PEER_FAULT, peer, status, reason);
     let at = offset;
     while (handle.inbox.length > 0 && maxFrames-- > 0) {
       const frame = handle.inbox[0]!;

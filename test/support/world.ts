@@ -3,6 +3,7 @@
  * here sleeps, and the order of everything is chosen by the test.
  */
 import type { Clock, Scheduled } from '../../src/channels/clock.js';
+import type { ClusterPort } from '../../src/channels/engine.js';
 import { joinWith } from '../../src/channels/join.js';
 import type { Member } from '../../src/channels/member.js';
 import type { JoinOptions } from '../../src/channels/options.js';
@@ -97,6 +98,15 @@ export class World {
     this.#find(member).life.state = 'running';
   }
 
+  /** A member's end of the cluster, to send what it would never send. */
+  portOf(incarnation: number): ClusterPort {
+    for (const domain of this.#domains.values()) {
+      const port = domain.portOf(incarnation);
+      if (port !== undefined) return port;
+    }
+    throw new Error(`no member ${incarnation}`);
+  }
+
   lifeOf(member: Member<never> | Member): Life {
     return this.#find(member).life;
   }
@@ -133,7 +143,11 @@ export class World {
   runOne(): boolean {
     const due = this.#tasks.filter((task) => !task.cancelled && task.owner.state === 'running');
     if (due.length === 0) {
-      this.#tasks.splice(0, this.#tasks.length, ...this.#tasks.filter((task) => !task.cancelled && task.owner.state === 'stopped'));
+      this.#tasks.splice(
+        0,
+        this.#tasks.length,
+        ...this.#tasks.filter((task) => !task.cancelled && task.owner.state === 'stopped'),
+      );
       return false;
     }
     let task = due[0]!;
