@@ -9,7 +9,7 @@ import { toSize } from './render.js';
 
 /** Options of `millrace clean`. */
 export interface CleanOptions extends CommonOptions {
-  readonly all: boolean;
+  readonly all?: boolean;
 }
 
 /**
@@ -39,7 +39,6 @@ export async function clean(options: CleanOptions, { io }: Context): Promise<num
     }
     if (device.reaped === 0 && cleaned.every(({ files }) => files === 0)) io.note('nothing to clean');
   }
-  io.check();
   return EXIT.OK;
 }
 

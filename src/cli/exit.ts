@@ -35,7 +35,7 @@ export interface Shown {
   readonly exit: number;
   readonly message: string;
   readonly code: string | undefined;
-  readonly remedy: string | undefined;
+  remedy: string | undefined;
 }
 
 /** Reads any thrown value. */

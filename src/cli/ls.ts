@@ -11,7 +11,7 @@ import { readReport } from './reports.js';
 
 /** Options of `millrace ls`. */
 export interface LsOptions extends CommonOptions {
-  readonly all: boolean;
+  readonly all?: boolean;
 }
 
 /** How long a member has to answer, in ms, unless --timeout says. */
@@ -49,7 +49,6 @@ export async function ls(options: LsOptions, { io }: Context): Promise<number> {
       );
     }
   }
-  io.check();
   return found.some(({ members }) => members.length > 0) ? EXIT.OK : EXIT.NOTHING;
 }
 

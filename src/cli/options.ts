@@ -5,7 +5,7 @@ export interface CommonOptions {
   readonly domain: string;
   /** In ms. */
   readonly timeout?: number;
-  readonly json: boolean;
+  readonly json?: boolean;
 }
 
 /** Adds the common options. `timeout` says what it bounds. */
@@ -18,7 +18,7 @@ export function common(command: Command, env: NodeJS.ProcessEnv, timeout: string
         .argParser(notEmpty),
     )
     .addOption(new Option('-t, --timeout <time>', `${timeout}, such as 500ms, 5s or 2m`).argParser(duration))
-    .option('--json', 'print JSON, for programs', false);
+    .option('--json', 'print JSON, for programs');
 }
 
 /** A time: a number of seconds, or with a unit. @returns ms */

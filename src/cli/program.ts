@@ -28,9 +28,15 @@ export async function run(words: readonly string[], streams: Streams = process):
     await program(streams, action).parseAsync(words, { from: 'user' });
     exit = interrupts.exit ?? exit;
   } catch (error) {
-    exit = interrupts.exit ?? report(error, io, words);
+    exit = interrupts.exit ?? (io.closed.aborted ? EXIT.OK : report(error, io, words));
   }
   await io.flush();
+  try {
+    io.check();
+  } catch (error) {
+    exit = report(error, io, words);
+    await io.flush();
+  }
   interrupts.release();
   return exit;
 }
@@ -43,12 +49,10 @@ function report(error: unknown, io: Io, words: readonly string[]): number {
     if (error.exitCode === 0) return EXIT.OK;
     if (error.code === 'commander.help') return EXIT.USAGE;
     const code = error.code === 'commander.unknownOption' ? 'ERR_UNKNOWN_OPTION' : 'ERR_INVALID_ARGUMENT';
-    const { exit, ...shown } = show(usage(error.message.replace(/^error: /, '').replaceAll('\n', ' '), code));
-    io.error({ ...shown, remedy: `Run millrace ${command(words)}--help for what it takes.` }, json);
-    return exit;
+    return report(usage(error.message.replace(/^error: /, '').replaceAll('\n', ' '), code), io, words);
   }
   const { exit, ...shown } = show(error);
-  if (io.closed.aborted) return EXIT.OK;
+  if (exit === EXIT.USAGE) shown.remedy ??= `Run millrace ${command(words)}--help for what it takes.`;
   if (shown.message !== '') io.error(shown, json);
   return exit;
 }
@@ -99,15 +103,13 @@ Examples:
   $ millrace errors ERR_SHM_FULL`,
     );
 
-  const name = (verb: string) => `millrace-${verb}-${process.pid}`;
-
   common(
     top.command('pub').argument('<channel>', 'dot-separated tokens, such as ticks.eurusd'),
     env,
     'how long to wait for subscribers, and at the end for what is on its way',
   )
     .description('Publish each line of standard input, until it ends.')
-    .option('--jsonl', 'each line is a value in JSON; otherwise it is a string', false)
+    .option('--jsonl', 'each line is a value in JSON; otherwise it is a string')
     .addOption(
       new Option('--codec <name>', 'how values travel')
         .choices(['msgpackr', 'json', 'bytes'])
@@ -125,7 +127,7 @@ Examples:
       whole(0, 1_000_000),
       0,
     )
-    .option('--name <name>', 'the name that others see', name('pub'))
+    .option('--name <name>', 'the name that others see (millrace-pub and the pid unless given)')
     .addHelpText(
       'after',
       `
@@ -156,18 +158,14 @@ Examples:
   )
     .description('Print what is published, until interrupted.')
     .option('-n, --count <n>', 'end after so many messages', whole(1))
-    .option(
-      '--jsonl',
-      'print each value as a line of JSON; otherwise text and bytes are printed as they are',
-      false,
-    )
+    .option('--jsonl', 'print each value as a line of JSON; otherwise text and bytes are printed as they are')
     .addOption(
       new Option('--overflow <policy>', 'what publishers do when this command is slower than they are')
         .choices(POLICIES)
         .default('wait'),
     )
     .option('--replay <n>', 'ask for so many messages that were published before', whole(0, 1_000_000), 0)
-    .option('--name <name>', 'the name that others see', name('sub'))
+    .option('--name <name>', 'the name that others see (millrace-sub and the pid unless given)')
     .addHelpText(
       'after',
       `
@@ -189,7 +187,7 @@ Examples:
 
   common(top.command('ls'), env, 'how long a member has to answer (default 1s)')
     .description('List members, channels and subscribers, with codecs, credits and drops.')
-    .option('-a, --all', 'every domain of this user', false)
+    .option('-a, --all', 'every domain of this user')
     .addHelpText(
       'after',
       `
@@ -208,7 +206,7 @@ Examples:
 
   common(top.command('clean'), env, 'accepted, and without effect: it does not wait')
     .description('Remove what dead members left in shared memory.')
-    .option('-a, --all', 'every domain of this user', false)
+    .option('-a, --all', 'every domain of this user')
     .addHelpText(
       'after',
       `
@@ -228,7 +226,7 @@ Examples:
     .command('errors')
     .argument('[code]', 'such as ERR_SHM_FULL; all of them unless given')
     .description('Explain an error code: cause and remedy.')
-    .option('--json', 'print JSON, for programs', false)
+    .option('--json', 'print JSON, for programs')
     .addHelpText(
       'after',
       `
@@ -237,7 +235,7 @@ Examples:
   $ millrace errors ERR_SHM_FULL`,
     )
     .action(
-      action(async (context, code: string | undefined, { json }: { json: boolean }) =>
+      action(async (context, code: string | undefined, { json = false }: { json?: boolean }) =>
         (await import('./explain.js')).explain(code, json, context),
       ),
     );

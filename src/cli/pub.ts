@@ -8,11 +8,11 @@ import type { CommonOptions } from './options.js';
 
 /** Options of `millrace pub`. */
 export interface PubOptions extends CommonOptions {
-  readonly jsonl: boolean;
+  readonly jsonl?: boolean;
   readonly codec: 'msgpackr' | 'json' | 'bytes';
   readonly waitSubscribers: number;
   readonly replay: number;
-  readonly name: string;
+  readonly name?: string;
 }
 
 /** The longest line that is read at all; whether it fits a message is for the channel to say. */
@@ -44,7 +44,7 @@ interface Summary {
 export async function pub(name: string, options: PubOptions, { io, interrupted }: Context): Promise<number> {
   const stop = anyOf(interrupted, io.closed);
   const { signal } = stop;
-  const member = await join(options.domain, { name: options.name, signal });
+  const member = await join(options.domain, { name: options.name ?? `millrace-pub-${process.pid}`, signal });
   const summary: Summary = { channel: name, published: 0, unheard: 0, failed: 0, undelivered: [] };
   try {
     const channel = member.channel<unknown>(name, { codec: options.codec as 'json', replay: options.replay });

@@ -7,10 +7,10 @@ import { toJson, toText } from './render.js';
 /** Options of `millrace sub`. */
 export interface SubOptions extends CommonOptions {
   readonly count?: number;
-  readonly jsonl: boolean;
+  readonly jsonl?: boolean;
   readonly overflow: Overflow;
   readonly replay: number;
-  readonly name: string;
+  readonly name?: string;
 }
 
 const NEWLINE = Buffer.from('\n');
@@ -22,7 +22,7 @@ const NEWLINE = Buffer.from('\n');
 export async function sub(text: string, options: SubOptions, { io, interrupted }: Context): Promise<number> {
   const stop = anyOf(interrupted, io.closed);
   const { signal } = stop;
-  const member = await join(options.domain, { name: options.name, signal });
+  const member = await join(options.domain, { name: options.name ?? `millrace-sub-${process.pid}`, signal });
   const timer =
     options.timeout === undefined ? undefined : setTimeout(() => stop.abort(), Math.max(1, options.timeout));
   let received = 0;
@@ -51,7 +51,6 @@ export async function sub(text: string, options: SubOptions, { io, interrupted }
     clearTimeout(timer);
     await member.leave();
   }
-  io.check();
   if (io.closed.aborted || interrupted.aborted) return EXIT.OK;
   if (received === 0 && options.count !== 0) return EXIT.NOTHING;
   return options.count !== undefined && received < options.count ? EXIT.FAILED : EXIT.OK;
