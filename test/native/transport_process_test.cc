@@ -57,6 +57,7 @@ class Child {
 
   int run() {
     if (!node_.ok()) return 3;
+    node_.may_wait(plan_.fault_seed != 0);
     for (uint32_t other = 0; other < plan_.members; ++other) {
       if (other == id_) continue;
       auto offer = node_.member().offer();

@@ -1,0 +1,253 @@
+#include <algorithm>
+#include <set>
+
+#include "base/rng.h"
+#include "transport/handshake.h"
+#include "transport_support.h"
+
+/**
+ * The transport on a device that fails (R14): error completions, deliveries that are reported as
+ * failed, delays, empty SRQs, dead SRQ numbers, all from seeds. Whatever happens, nothing is lost,
+ * nothing comes twice, all is in order.
+ */
+namespace millrace::transport {
+namespace {
+
+using test::connect;
+using test::deadline_in;
+using test::Domain;
+using test::kSlow;
+using test::Node;
+using test::run;
+
+MemberOptions faulty(verbs::FaultPlan plan, uint64_t seed) {
+  MemberOptions options;
+  options.slot_bytes = 1024;
+  options.slots = 24;
+  options.max_slots = 48;
+  options.arena_bytes = 1 << 18;
+  plan.seed = seed;
+  options.faults = plan;
+  return options;
+}
+
+struct Totals {
+  double errors = 0, rearms = 0, duplicates = 0, rnr = 0, bad = 0;
+};
+
+/** `members` all-to-all over shared and own lanes, each with its own plan and seed, until all is
+ * delivered. */
+Totals all_to_all(uint32_t members, const verbs::FaultPlan& plan, uint64_t seed, uint64_t records) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Domain domain;
+  base::Rng rng(seed);
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<Node*> all;
+  for (uint32_t i = 0; i < members; ++i) {
+    nodes.push_back(std::make_unique<Node>(domain, 700 + i, faulty(plan, seed * 100 + i)));
+    if (!nodes.back()->ok()) return {};
+    all.push_back(nodes.back().get());
+    all.back()->may_wait(true);
+    EXPECT_TRUE(all.back()->member().open_lane().ok());
+  }
+  std::vector<std::vector<uint32_t>> index(members, std::vector<uint32_t>(members));
+  for (uint32_t i = 0; i < members; ++i) {
+    for (uint32_t j = 0; j < i; ++j) std::tie(index[i][j], index[j][i]) = connect(*all[i], *all[j]);
+  }
+  std::vector<std::vector<std::array<uint64_t, 2>>> sent(
+      members, std::vector<std::array<uint64_t, 2>>(members, {0, 0}));
+  uint64_t left = records * members;
+  const auto delivered = [&] {
+    for (uint32_t i = 0; i < members; ++i) {
+      for (uint32_t j = 0; j < members; ++j) {
+        if (i == j) continue;
+        for (uint32_t lane : {0u, 1u}) {
+          if (all[j]->stream(index[j][i], 100 * j + lane).last != sent[i][j][lane]) return false;
+        }
+        if (all[i]->peer(index[i][j], kRowsCompleted) != all[i]->peer(index[i][j], kRowsAccepted))
+          return false;
+      }
+    }
+    return true;
+  };
+  const bool done = run(all, [&] {
+    for (uint32_t i = 0; i < members && left > 0; ++i) {
+      for (uint64_t n = rng.below(40); n > 0 && left > 0; --n, --left) {
+        const uint32_t j = (i + 1 + static_cast<uint32_t>(rng.below(members - 1))) % members;
+        const uint32_t lane = rng.chance(0.3) ? 1 : 0;
+        all[i]->send({index[i][j]}, 100 * j + lane, 8 + static_cast<uint32_t>(rng.below(900)),
+                     lane);
+        ++sent[i][j][lane];
+      }
+      if (rng.chance(0.3)) (void)all[i]->flush();
+      if (rng.chance(0.05)) (void)all[i]->member().arm();
+    }
+    return left == 0 && delivered();
+  });
+  EXPECT_TRUE(done);
+  Totals totals;
+  for (Node* n : all) {
+    totals.errors += n->counter(kErrorCompletions);
+    totals.rearms += n->counter(kRearms);
+    totals.duplicates += n->counter(kDuplicates);
+    totals.rnr += n->counter(kRnr);
+    totals.bad += n->counter(kBadFrames);
+    EXPECT_TRUE(n->faults.empty());
+    EXPECT_EQ(n->lanes_down, n->lanes_rearmed);
+    EXPECT_EQ(n->counter(kBacklogBytes), 0);
+    EXPECT_EQ(n->freed(), n->head());
+  }
+  EXPECT_EQ(totals.bad, 0);
+  EXPECT_EQ(totals.duplicates, 0) << "the sender asks before it posts again";
+  return totals;
+}
+
+class Faults : public testing::TestWithParam<std::pair<const char*, verbs::FaultPlan>> {};
+
+TEST_P(Faults, NothingLostNothingTwiceInOrder) {
+  Totals sum;
+  for (uint64_t seed = 1; seed <= std::max<uint64_t>(3, 25 / kSlow); ++seed) {
+    const Totals t = all_to_all(2 + seed % 3, GetParam().second, seed, 2000 / kSlow);
+    sum.errors += t.errors;
+    sum.rearms += t.rearms;
+    if (HasFailure()) return;
+  }
+  const verbs::FaultPlan& plan = GetParam().second;
+  if (plan.error + plan.ambiguous + plan.dead_srq > 0) {
+    EXPECT_GT(sum.errors, 0);
+    EXPECT_EQ(sum.errors, sum.rearms);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, Faults,
+    testing::Values(std::pair("none", verbs::FaultPlan{}),
+                    std::pair("errors", verbs::FaultPlan{0, 0.05}),
+                    std::pair("ambiguous", verbs::FaultPlan{0, 0, 0.05}),
+                    std::pair("delays", verbs::FaultPlan{0, 0, 0, 0.2}),
+                    std::pair("rnr", verbs::FaultPlan{0, 0, 0, 0, 0.2}),
+                    std::pair("dead", verbs::FaultPlan{0, 0, 0, 0, 0, 0.05}),
+                    std::pair("everything", verbs::FaultPlan{0, 0.02, 0.02, 0.1, 0.1, 0.02, 8})),
+    [](const auto& each) { return std::string(each.param.first); });
+
+TEST(Rearm, APeerThatCanNotAnswerDoesNotKeepTheLaneDownForOthers) {
+  Domain domain;
+  Node a(domain, 801, faulty({0, 0.05}, 5)), b(domain, 802), c(domain, 803);
+  const auto [ab, ba] = connect(a, b);
+  const auto [ac, ca] = connect(a, c);
+  // Until b is held: its frames are in doubt, and it does not answer.
+  const uint64_t deadline = deadline_in(60);
+  bool asked = false;
+  while (!asked) {
+    a.send({ab}, 1, 64);
+    (void)a.flush();
+    (void)a.poll();
+    asked = std::any_of(a.tunnel_out.begin(), a.tunnel_out.end(),
+                        [ab = ab](auto& t) { return t.first == ab; });
+    if (!asked) {
+      (void)b.poll();
+      a.carry();
+      b.carry();
+    }
+    ASSERT_LT(base::now_ns(), deadline);
+  }
+  a.unwire(ab);
+  a.tunnel_out.clear();
+  const uint64_t got = b.records;
+  for (int i = 0; i < 2000; ++i) a.send({ab, ac}, 2, 64);
+  ASSERT_TRUE(run({&a, &b, &c}, [&] { return c.records == 2000; }));
+  EXPECT_GT(a.counter(kRearms), 1);
+  EXPECT_LE(b.records, got + 1000);
+  EXPECT_GT(a.peer(ab, kPeerBacklogBytes), 0);
+  // It died: out of the way.
+  a.member().disconnect(ab);
+  EXPECT_EQ(a.counter(kBacklogBytes), 0);
+  for (int i = 0; i < 2000; ++i) a.send({ac}, 2, 64);
+  ASSERT_TRUE(run({&a, &c}, [&] { return c.records == 4000; }));
+}
+
+TEST(Rearm, AnAskIsRepeatedWhenItsAnswerDoesNotCome) {
+  Domain domain;
+  Node a(domain, 811, faulty({0, 0.1}, 6)), b(domain, 812);
+  const auto [ab, ba] = connect(a, b);
+  const uint64_t deadline = deadline_in(60);
+  while (a.tunnel_out.empty()) {
+    a.send({ab}, 1, 64);
+    (void)a.flush();
+    (void)a.poll();
+    (void)b.poll();
+    ASSERT_LT(base::now_ns(), deadline);
+  }
+  a.tunnel_out.clear();  // the control connection broke with the ask in it
+  const uint64_t sent = a.rows_sent(ab);
+  ASSERT_TRUE(run({&a, &b}, [&] { return b.records == sent; }));
+}
+
+TEST(Rearm, APeerWhoseInboxNeverTakesAnythingIsRefusedAndTheOthersGoOn) {
+  // What b offers as its SRQ does not exist: each frame to it fails, though it answers every ask.
+  Domain domain;
+  Node a(domain, 821), b(domain, 822), c(domain, 823);
+  auto at_a = a.member().offer();
+  auto at_b = b.member().offer();
+  auto blob = at_b.value().bytes;
+  const size_t srq_number_at = 32;
+  blob[srq_number_at] = 0xF0;
+  blob[srq_number_at + 1] = 0xFF;
+  blob[srq_number_at + 2] = 0xFF;
+  const uint32_t ab = at_a.value().peer;
+  ASSERT_TRUE(a.member().connect(ab, 822, blob).ok());
+  ASSERT_TRUE(b.member().connect(at_b.value().peer, 821, at_a.value().bytes).ok());
+  a.wire(ab, &b, at_b.value().peer);
+  b.wire(at_b.value().peer, &a, ab);
+  const auto [ac, ca] = connect(a, c);
+  uint64_t sent = 0;
+  ASSERT_TRUE(run({&a, &b, &c}, [&] {
+    if (sent < 1000) {
+      a.send({ab, ac}, 1, 64);
+      ++sent;
+    }
+    return sent == 1000 && c.records == 1000 && !a.faults.empty();
+  }));
+  ASSERT_EQ(a.faults.size(), 1u);
+  EXPECT_EQ(a.faults[0].peer, static_cast<int32_t>(ab));
+  EXPECT_EQ(a.faults[0].reason, static_cast<int32_t>(FaultReason::kRefused));
+  EXPECT_EQ(a.faults[0].status, IBV_WC_REM_INV_REQ_ERR);
+  EXPECT_GT(a.peer(ab, kPeerFramesLost), 0);
+  EXPECT_EQ(a.peer(ab, kPeerBacklogBytes), 0);
+  EXPECT_EQ(b.records, 0u);
+  a.member().disconnect(ab);
+}
+
+TEST(Rearm, StaleAndImpossibleStatementsChangeNothing) {
+  Domain domain;
+  Node a(domain, 831, faulty({0, 0.1}, 8)), b(domain, 832);
+  const auto [ab, ba] = connect(a, b);
+  const uint64_t deadline = deadline_in(60);
+  while (a.tunnel_out.empty()) {
+    a.send({ab}, 1, 64);
+    (void)a.flush();
+    (void)a.poll();
+    (void)b.poll();
+    ASSERT_LT(base::now_ns(), deadline);
+  }
+  const auto ask = decode_tunnel(a.tunnel_out.front().second);
+  ASSERT_TRUE(ask);
+  TunnelMessage lie;
+  lie.type = TunnelType::kState;
+  lie.sender = 832;
+  lie.receiver = 831;
+  lie.number = ask->number + 7;  // no such ask
+  lie.last = 1;
+  a.member().tunnel(ab, encode_tunnel(lie));
+  lie.number = ask->number;
+  lie.last = 1'000'000;  // more than was ever sent
+  a.member().tunnel(ab, encode_tunnel(lie));
+  (void)a.poll();
+  ASSERT_EQ(a.faults.size(), 1u);
+  EXPECT_EQ(a.faults[0].reason, static_cast<int32_t>(FaultReason::kTunnel));
+  const uint64_t sent = a.rows_sent(ab);
+  ASSERT_TRUE(run({&a, &b}, [&] { return b.records == sent; }));
+}
+
+}  // namespace
+}  // namespace millrace::transport
