@@ -70,7 +70,8 @@ uint64_t free_bytes(int fd) {
 
 std::string no_space_detail(const std::string& path, size_t wanted, uint64_t available) {
   return format(
-      "%s needs %zu bytes and the filesystem has %llu bytes free; give the container more shared memory "
+      "%s needs %zu bytes and the filesystem has %llu bytes free; give the container more shared "
+      "memory "
       "(docker run --shm-size=1g) or set MILLRACE_SHM_DIR to a folder on a larger tmpfs",
       path.c_str(), wanted, static_cast<unsigned long long>(available));
 }
@@ -85,7 +86,8 @@ Status reserve(int fd, size_t bytes, const std::string& name) {
   }
   if (error == 0) return Status::success();
   if (error == ENOSPC) {
-    return Status::error(error, "reserve shared memory", no_space_detail(name, bytes, free_bytes(fd)));
+    return Status::error(error, "reserve shared memory",
+                         no_space_detail(name, bytes, free_bytes(fd)));
   }
   return Status::error(error, "reserve shared memory",
                        format("%s, %zu bytes: %s", name.c_str(), bytes, strerror(error)));
@@ -115,7 +117,8 @@ Result<Mapping> map_shared(int fd, size_t bytes, size_t offset, bool writable) {
                        static_cast<off_t>(offset));
   if (address == MAP_FAILED) {
     const int error = errno;
-    return Status::error(error, "map shared memory", format("%zu bytes: %s", bytes, strerror(error)));
+    return Status::error(error, "map shared memory",
+                         format("%zu bytes: %s", bytes, strerror(error)));
   }
   return Mapping(address, bytes);
 }

@@ -70,22 +70,24 @@ class Mapping {
 };
 
 /**
- * Creates `name` in the folder `dir` (O_EXCL, mode, CLOEXEC) and reserves all its bytes, so that no later
- * access can end in SIGBUS. On failure nothing is left behind. ENOSPC says how many bytes the filesystem
- * has free and what to do. `dir` may be AT_FDCWD with an absolute `name`. Any thread.
+ * Creates `name` in the folder `dir` (O_EXCL, mode, CLOEXEC) and reserves all its bytes, so that no
+ * later access can end in SIGBUS. On failure nothing is left behind. ENOSPC says how many bytes the
+ * filesystem has free and what to do. `dir` may be AT_FDCWD with an absolute `name`. Any thread.
  */
 Result<Fd> create_reserved(int dir, const std::string& name, size_t bytes, mode_t mode = 0600);
 
-/** Reserves `bytes` of an open file (posix_fallocate, restarted on EINTR). `name` is for the message. */
+/** Reserves `bytes` of an open file (posix_fallocate, restarted on EINTR). `name` is for the
+ * message. */
 Status reserve(int fd, size_t bytes, const std::string& name);
 
-/** Maps `bytes` of `fd` from `offset` (a page multiple), shared. The descriptor may be closed afterwards. */
+/** Maps `bytes` of `fd` from `offset` (a page multiple), shared. The descriptor may be closed
+ * afterwards. */
 Result<Mapping> map_shared(int fd, size_t bytes, size_t offset = 0, bool writable = true);
 
 /**
- * Tries to take the write lock on one byte of an open file (an OFD lock: it belongs to the open file
- * description, so the kernel drops it at the last close, at exit and at SIGKILL; forked children share
- * the description and must close it). EAGAIN: somebody else has it.
+ * Tries to take the write lock on one byte of an open file (an OFD lock: it belongs to the open
+ * file description, so the kernel drops it at the last close, at exit and at SIGKILL; forked
+ * children share the description and must close it). EAGAIN: somebody else has it.
  */
 Status lock_byte(int fd, off_t byte);
 
@@ -93,12 +95,13 @@ Status lock_byte(int fd, off_t byte);
 void unlock_byte(int fd, off_t byte);
 
 /**
- * Whether an open file description other than this one holds the lock on the byte. On an error of the call
- * it answers true: death is certain or it is not death (R5).
+ * Whether an open file description other than this one holds the lock on the byte. On an error of
+ * the call it answers true: death is certain or it is not death (R5).
  */
 bool byte_is_locked(int fd, off_t byte);
 
-/** Free bytes for this user on the filesystem of an open file or folder; 0 when it can not be told. */
+/** Free bytes for this user on the filesystem of an open file or folder; 0 when it can not be told.
+ */
 uint64_t free_bytes(int fd);
 
 /** The remedy text for a full shared-memory filesystem, with what was measured. */
@@ -109,8 +112,8 @@ Status write_file(int dir, const std::string& name, const std::string& text, mod
 
 #ifdef MILLRACE_STEPS
 /**
- * Test builds only: the `nth` following reserve() of this process (counted from 1) fails with `error`
- * without touching the disk; 0 switches it off. Thread-safe.
+ * Test builds only: the `nth` following reserve() of this process (counted from 1) fails with
+ * `error` without touching the disk; 0 switches it off. Thread-safe.
  */
 void fail_reserve(int nth, int error);
 #endif

@@ -5,8 +5,8 @@
 namespace millrace::base {
 
 /**
- * splitmix64 (Steele, Lea, Flood 2014): a tiny generator whose whole state is one word, so a failing run
- * is reproduced from its seed alone. Not for secrets. One thread at a time.
+ * splitmix64 (Steele, Lea, Flood 2014): a tiny generator whose whole state is one word, so a
+ * failing run is reproduced from its seed alone. Not for secrets. One thread at a time.
  */
 class Rng {
  public:

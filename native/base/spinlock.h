@@ -16,17 +16,19 @@ inline void cpu_relax() {
 }
 
 /**
- * A lock between threads of ONE process, for sections of a few hundred nanoseconds. It never lives in
- * memory that another process maps (a process killed inside would leave it locked: invariant I7).
- * Uncontended it is one exchange. Usable with std::lock_guard.
+ * A lock between threads of ONE process, for sections of a few hundred nanoseconds. It never lives
+ * in memory that another process maps (a process killed inside would leave it locked: invariant
+ * I7). Uncontended it is one exchange. Usable with std::lock_guard.
  */
 class Spinlock {
  public:
   void lock() {
-    for (int spins = 0; locked_.exchange(true, std::memory_order_acquire);) {  // pairs with unlock()
+    for (int spins = 0;
+         locked_.exchange(true, std::memory_order_acquire);) {  // pairs with unlock()
       while (locked_.load(std::memory_order_relaxed)) {
         cpu_relax();
-        // The holder may have lost its core: two threads on one core must not burn a whole time slice.
+        // The holder may have lost its core: two threads on one core must not burn a whole time
+        // slice.
         if (++spins % 256 == 0) sched_yield();
       }
     }

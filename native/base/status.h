@@ -8,15 +8,16 @@
 namespace millrace::base {
 
 /**
- * The outcome of an operation that can fail for a reason worth telling. No exceptions are used below
- * the addon, so this is what travels instead: it is returned by value, never thrown, and the compiler
- * warns when it is dropped. `what` must be a string literal (it is kept as a pointer); everything that
- * was measured at the moment of the failure (path, limit, free bytes) and the remedy go to `detail`.
+ * The outcome of an operation that can fail for a reason worth telling. No exceptions are used
+ * below the addon, so this is what travels instead: it is returned by value, never thrown, and the
+ * compiler warns when it is dropped. `what` must be a string literal (it is kept as a pointer);
+ * everything that was measured at the moment of the failure (path, limit, free bytes) and the
+ * remedy go to `detail`.
  */
 struct [[nodiscard]] Status {
-  int code = 0;              ///< 0 is success, else a positive errno captured at the call that failed
-  const char* what = "";     ///< static text: which step failed
-  std::string detail = {};   ///< cause as measured, and the remedy; may be empty
+  int code = 0;           ///< 0 is success, else a positive errno captured at the call that failed
+  const char* what = "";  ///< static text: which step failed
+  std::string detail = {};  ///< cause as measured, and the remedy; may be empty
 
   bool ok() const { return code == 0; }
 
@@ -32,8 +33,8 @@ struct [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}             // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) {}     // NOLINT: implicit on purpose
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit on purpose
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -47,7 +48,8 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-/** printf into a std::string, for `Status::detail`. Never fails: a bad format gives an empty string. */
+/** printf into a std::string, for `Status::detail`. Never fails: a bad format gives an empty
+ * string. */
 template <class... Args>
 std::string format(const char* text, Args... args) {
   const int n = std::snprintf(nullptr, 0, text, args...);

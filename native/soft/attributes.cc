@@ -5,8 +5,8 @@
 #include "base/status.h"
 #include "soft/qp.h"
 
-// Which attributes a transition must and may carry (VERBS 2.8; the verbs specification's modify-QP table). A row is
-// (type, from, to); what is neither required nor optional is EINVAL.
+// Which attributes a transition must and may carry (VERBS 2.8; the verbs specification's modify-QP
+// table). A row is (type, from, to); what is neither required nor optional is EINVAL.
 
 namespace millrace::soft {
 namespace {
@@ -24,9 +24,11 @@ struct Row {
 constexpr ibv_qp_type kIni = IBV_QPT_XRC_SEND;
 constexpr ibv_qp_type kTgt = IBV_QPT_XRC_RECV;
 
-constexpr int kRtsOptional = IBV_QP_CUR_STATE | kAlternate | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
-constexpr int kSqdOptional = kPath | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC |
-                             kAlternate | IBV_QP_PATH_MIG_STATE | IBV_QP_CUR_STATE;
+constexpr int kRtsOptional =
+    IBV_QP_CUR_STATE | kAlternate | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
+constexpr int kSqdOptional = kPath | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                             IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | kAlternate |
+                             IBV_QP_PATH_MIG_STATE | IBV_QP_CUR_STATE;
 
 constexpr Row kRows[] = {
     {kIni, IBV_QPS_RESET, IBV_QPS_INIT, kPath, 0},
@@ -36,11 +38,14 @@ constexpr Row kRows[] = {
     {kIni, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
      kAlternate | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
     {kTgt, IBV_QPS_INIT, IBV_QPS_RTR,
-     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+         IBV_QP_MIN_RNR_TIMER,
      kAlternate | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
     {kIni, IBV_QPS_RTR, IBV_QPS_RTS,
-     IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC, kRtsOptional},
-    {kTgt, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_TIMEOUT | IBV_QP_SQ_PSN, kRtsOptional | IBV_QP_MIN_RNR_TIMER},
+     IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+     kRtsOptional},
+    {kTgt, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_TIMEOUT | IBV_QP_SQ_PSN,
+     kRtsOptional | IBV_QP_MIN_RNR_TIMER},
     {kIni, IBV_QPS_RTS, IBV_QPS_RTS, 0, kRtsOptional},
     {kTgt, IBV_QPS_RTS, IBV_QPS_RTS, 0, kRtsOptional | IBV_QP_MIN_RNR_TIMER},
     {kIni, IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
@@ -49,7 +54,8 @@ constexpr Row kRows[] = {
     {kTgt, IBV_QPS_SQD, IBV_QPS_RTS, 0, kRtsOptional | IBV_QP_MIN_RNR_TIMER},
     {kIni, IBV_QPS_SQD, IBV_QPS_SQD, 0, kSqdOptional},
     {kTgt, IBV_QPS_SQD, IBV_QPS_SQD, 0,
-     kPath | IBV_QP_AV | IBV_QP_TIMEOUT | kAlternate | IBV_QP_PATH_MIG_STATE | IBV_QP_MIN_RNR_TIMER | IBV_QP_CUR_STATE},
+     kPath | IBV_QP_AV | IBV_QP_TIMEOUT | kAlternate | IBV_QP_PATH_MIG_STATE |
+         IBV_QP_MIN_RNR_TIMER | IBV_QP_CUR_STATE},
 };
 
 const char* state_name(ibv_qp_state state) {

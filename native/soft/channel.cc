@@ -32,9 +32,9 @@ bool drain_fifo(int fd) {
 }
 
 /**
- * Whether this CQ has an event that was not reported yet. The waker writes the FIFO before it clears `armed`, so
- * `armed` alone does not tell: what is ready counts too. The second may report an event for completions that were there
- * before the arming, which verbs allows.
+ * Whether this CQ has an event that was not reported yet. The waker writes the FIFO before it
+ * clears `armed`, so `armed` alone does not tell: what is ready counts too. The second may report
+ * an event for completions that were there before the arming, which verbs allows.
  */
 bool event_due(Cq& cq, bool woken) {
   const uint64_t armed_here = cq.armed_here.load();
@@ -44,7 +44,8 @@ bool event_due(Cq& cq, bool woken) {
   return (woken || !solicited_only) && cq.maybe_ready();
 }
 
-/** The next CQ with an event, disarmed and counted; null if there is none. Needs the channel's lock. */
+/** The next CQ with an event, disarmed and counted; null if there is none. Needs the channel's
+ * lock. */
 Cq* take_event(Channel& channel, bool woken) {
   const size_t n = channel.cqs.size();
   Cq* found = nullptr;
@@ -103,8 +104,10 @@ ibv_comp_channel* create_comp_channel(ibv_context* handle) {
     unlinkat(process.root().folder(), name.c_str(), 0);
     return fail_null(error, what, name + ": " + strerror(error));
   };
-  if (mkfifoat(process.root().folder(), name.c_str(), 0600) != 0) return os_failure("create a wake-up FIFO");
-  channel->fifo = base::Fd(openat(process.root().folder(), name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
+  if (mkfifoat(process.root().folder(), name.c_str(), 0600) != 0)
+    return os_failure("create a wake-up FIFO");
+  channel->fifo = base::Fd(
+      openat(process.root().folder(), name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   if (!channel->fifo.valid()) return os_failure("open a wake-up FIFO");
   channel->timer = base::Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!channel->timer.valid()) return os_failure("create a timer");
@@ -114,7 +117,8 @@ ibv_comp_channel* create_comp_channel(ibv_context* handle) {
     epoll_event event = {};
     event.events = EPOLLIN;
     event.data.fd = fd;
-    if (epoll_ctl(channel->poll_set.get(), EPOLL_CTL_ADD, fd, &event) != 0) return os_failure("create a completion channel");
+    if (epoll_ctl(channel->poll_set.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+      return os_failure("create a completion channel");
   }
   channel->channel.context = handle;
   channel->channel.fd = channel->poll_set.get();
@@ -136,11 +140,13 @@ int destroy_comp_channel(ibv_comp_channel* handle) {
     std::lock_guard lock(context.qps_lock);
     std::lock_guard own(channel->lock);
     if (!channel->cqs.empty()) {
-      return fail(EBUSY, "destroy a completion channel", base::format("%zu CQs still use it", channel->cqs.size()));
+      return fail(EBUSY, "destroy a completion channel",
+                  base::format("%zu CQs still use it", channel->cqs.size()));
     }
     std::erase(context.channels, channel);
   }
-  unlinkat(process.root().folder(), wake_name(process.slot(), process.incarnation(), channel->number).c_str(), 0);
+  unlinkat(process.root().folder(),
+           wake_name(process.slot(), process.incarnation(), channel->number).c_str(), 0);
   context.objects.fetch_sub(1, std::memory_order_relaxed);
   delete channel;
   return 0;

@@ -14,17 +14,18 @@ namespace millrace::soft {
 struct Cq;
 
 /**
- * A completion channel. Its descriptor is a poll set over the wake FIFO that peers write, the process's presence
- * descriptor (a peer's death makes it readable, R8) and a timer for work requests that wait with a limit. So it can be
- * watched by any event loop; a wake-up may find nothing to do.
+ * A completion channel. Its descriptor is a poll set over the wake FIFO that peers write, the
+ * process's presence descriptor (a peer's death makes it readable, R8) and a timer for work
+ * requests that wait with a limit. So it can be watched by any event loop; a wake-up may find
+ * nothing to do.
  */
 struct Channel {
   ibv_comp_channel channel = {};
   Context* context = nullptr;
-  uint32_t number = 0;   ///< of the FIFO, in this process
+  uint32_t number = 0;  ///< of the FIFO, in this process
   base::Fd fifo;
   base::Fd timer;
-  base::Fd poll_set;     ///< == channel.fd
+  base::Fd poll_set;  ///< == channel.fd
   std::mutex lock;
   std::vector<Cq*> cqs;  ///< needs lock
   size_t next = 0;       ///< whose turn it is to report an event; needs lock

@@ -9,7 +9,8 @@
 
 namespace millrace::soft {
 
-base::Result<Chunks> Chunks::create(int folder, const std::string& path, uint32_t slot, uint32_t incarnation) {
+base::Result<Chunks> Chunks::create(int folder, const std::string& path, uint32_t slot,
+                                    uint32_t incarnation) {
   Chunks chunks;
   chunks.folder_ = folder;
   chunks.path_ = path;

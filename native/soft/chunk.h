@@ -11,7 +11,8 @@
 
 namespace millrace::soft {
 
-/** What a block of shared memory is used for. A block is only ever used again for the same kind and size. */
+/** What a block of shared memory is used for. A block is only ever used again for the same kind and
+ * size. */
 enum class BlockKind { kCq, kSrq };
 
 /** A block in this process's chunks. */
@@ -21,24 +22,28 @@ struct Block {
 };
 
 /**
- * The shared memory that this process owns: files of its incarnation, reserved in full before they are mapped (R6).
- * A freed block is kept for the same kind and size: a stopped peer that still looks at the old object finds the same
- * structure at the same place, with numbers that are new (state words carry SRQ numbers, armings are never repeated),
- * so its compare-and-swap fails. Not on the data path; the caller serialises.
+ * The shared memory that this process owns: files of its incarnation, reserved in full before they
+ * are mapped (R6). A freed block is kept for the same kind and size: a stopped peer that still
+ * looks at the old object finds the same structure at the same place, with numbers that are new
+ * (state words carry SRQ numbers, armings are never repeated), so its compare-and-swap fails. Not
+ * on the data path; the caller serialises.
  */
 class Chunks {
  public:
   /** Chunk 0 starts with ProcessShared. ENOSPC and the like come from the reservation. */
-  static base::Result<Chunks> create(int folder, const std::string& path, uint32_t slot, uint32_t incarnation);
+  static base::Result<Chunks> create(int folder, const std::string& path, uint32_t slot,
+                                     uint32_t incarnation);
 
   /**
-   * A block of `bytes`, zeroed if it is new; `recycled` says that it was used before for the same kind and size.
-   * Makes a new chunk when there is no room.
+   * A block of `bytes`, zeroed if it is new; `recycled` says that it was used before for the same
+   * kind and size. Makes a new chunk when there is no room.
    */
   base::Result<Block> allocate(BlockKind kind, size_t bytes, bool* recycled);
   void free(BlockKind kind, const Ref& ref);
 
-  std::byte* base(uint32_t chunk) const { return chunk < maps_.size() ? maps_[chunk].data() : nullptr; }
+  std::byte* base(uint32_t chunk) const {
+    return chunk < maps_.size() ? maps_[chunk].data() : nullptr;
+  }
   ProcessShared& process() const { return *reinterpret_cast<ProcessShared*>(maps_[0].data()); }
   /** Bytes of all chunk files. */
   size_t bytes() const;

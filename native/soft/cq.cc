@@ -21,15 +21,16 @@ namespace {
 
 void write_wake(int fd) {
   const char byte = 1;
-  // EAGAIN: the FIFO is full of wake-ups that nobody has read, so it is readable. Nothing else can be done about others.
+  // EAGAIN: the FIFO is full of wake-ups that nobody has read, so it is readable. Nothing else can
+  // be done about others.
   if (fd >= 0) (void)!write(fd, &byte, 1);
 }
 
 }  // namespace
 
 void announce(CqShared& cq, uint32_t index, int wake_fd, bool solicited) {
-  // The RMW is the fence between the ring's tail and the reading of `armed` (R9). The receiver arms, then reads the
-  // ready bits, seq_cst as here: either we see it armed or it sees the bit.
+  // The RMW is the fence between the ring's tail and the reading of `armed` (R9). The receiver
+  // arms, then reads the ready bits, seq_cst as here: either we see it armed or it sees the bit.
   cq.ready[index / 64].fetch_or(uint64_t{1} << (index % 64));
   step("ready bit");
   uint64_t armed = cq.armed.load();
@@ -52,7 +53,8 @@ void Cq::notify_own(bool solicited) {
 
 bool Cq::maybe_ready() const {
   if (send_count.load() != 0) return true;
-  const uint32_t words = (std::min(shared->high.load(std::memory_order_relaxed), kRingsPerCq) + 63) / 64;
+  const uint32_t words =
+      (std::min(shared->high.load(std::memory_order_relaxed), kRingsPerCq) + 63) / 64;
   for (uint32_t w = 0; w < words; ++w) {
     if (shared->ready[w].load() != 0) return true;  // seq_cst: pairs with announce(), after arming
   }
@@ -64,7 +66,8 @@ void Cq::push(const ibv_wc& wc, bool solicited) {
     std::lock_guard guard(lock);
     const uint32_t count = send_count.load(std::memory_order_relaxed);
     if (count == sends.size()) {
-      // I3 is the caller's: a CQ smaller than what can complete into it loses completions on every device.
+      // I3 is the caller's: a CQ smaller than what can complete into it loses completions on every
+      // device.
       if (!overrun) {
         overrun = true;
         ibv_async_event event = {};
@@ -92,7 +95,8 @@ void Cq::purge(uint32_t qpn) {
 }
 
 RingView* Cq::visit(uint32_t index) {
-  const uint64_t entry = shared->directory[index].load(std::memory_order_acquire);  // pairs with the claimer's CAS
+  const uint64_t entry =
+      shared->directory[index].load(std::memory_order_acquire);  // pairs with the claimer's CAS
   if (index >= rings.size()) rings.resize(index + 1);
   RingView* known = rings[index].get();
   if (known != nullptr && known->entry == entry) return known;
@@ -105,11 +109,13 @@ RingView* Cq::visit(uint32_t index) {
   base::Fd fd(openat(root.folder(), name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   struct stat info = {};
   if (!fd.valid() && errno != ENOENT) {
-    shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));  // no descriptors: look again later
+    shared->ready[index / 64].fetch_or(uint64_t{1}
+                                       << (index % 64));  // no descriptors: look again later
     return nullptr;
   }
   auto view = std::make_unique<RingView>();
-  bool good = fd.valid() && fstat(fd.get(), &info) == 0 && static_cast<size_t>(info.st_size) >= sizeof(Ring);
+  bool good = fd.valid() && fstat(fd.get(), &info) == 0 &&
+              static_cast<size_t>(info.st_size) >= sizeof(Ring);
   if (good) {
     base::Result<base::Mapping> map = base::map_shared(fd.get(), static_cast<size_t>(info.st_size));
     if (!map.ok()) {
@@ -120,10 +126,12 @@ RingView* Cq::visit(uint32_t index) {
     view->ring = reinterpret_cast<Ring*>(view->map.data());
     view->entry = entry;
     view->capacity = view->ring->capacity;
-    good = view->ring->magic == kRingMagic && view->ring->receiver == process.owner() &&
-           view->ring->initiator == owner_word(directory_slot(entry), directory_incarnation(entry)) &&
-           view->ring->qpn == directory_qpn(entry) && view->capacity != 0 && view->capacity <= kMaxCqe &&
-           (view->capacity & (view->capacity - 1)) == 0 && ring_bytes(view->capacity) <= view->map.size();
+    good =
+        view->ring->magic == kRingMagic && view->ring->receiver == process.owner() &&
+        view->ring->initiator == owner_word(directory_slot(entry), directory_incarnation(entry)) &&
+        view->ring->qpn == directory_qpn(entry) && view->capacity != 0 &&
+        view->capacity <= kMaxCqe && (view->capacity & (view->capacity - 1)) == 0 &&
+        ring_bytes(view->capacity) <= view->map.size();
     if (good) view->head = view->ring->head.load(std::memory_order_relaxed);
   }
   if (good) {
@@ -152,7 +160,8 @@ void Cq::forget(uint32_t index) {
   unlinkat(context->process->root().folder(), name.c_str(), 0);
   rings[index].reset();
   step("ring forgotten");
-  shared->directory[index].store(0, std::memory_order_release);  // last: the index is anybody's again
+  shared->directory[index].store(0,
+                                 std::memory_order_release);  // last: the index is anybody's again
 }
 
 namespace {
@@ -164,7 +173,8 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
   // What ends a ring is read before its tail: then the tail that we see is the last one.
   const bool ended = view->ring->closed.load(std::memory_order_acquire) != 0 || view->peer->dead();
   const uint64_t tail = view->ring->tail.load(std::memory_order_acquire);  // pairs with commit()
-  const uint64_t owner = owner_word(directory_slot(view->entry), directory_incarnation(view->entry));
+  const uint64_t owner =
+      owner_word(directory_slot(view->entry), directory_incarnation(view->entry));
   if (tail - view->head > view->capacity) {
     cq.bad_entries.fetch_add(1, std::memory_order_relaxed);
     cq.forget(index);  // a tail that can't be: nothing in this ring can be trusted (I9)
@@ -175,7 +185,8 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
   std::atomic<Srq*>* table = cq.context->process->srq_table;
   const uint64_t before = view->head;
   while (view->head != tail && got < room) {
-    const Entry entry = view->ring->entries[view->head & (view->capacity - 1)];  // a private copy (I9)
+    const Entry entry =
+        view->ring->entries[view->head & (view->capacity - 1)];  // a private copy (I9)
     const uint32_t position = static_cast<uint32_t>(view->head);
     ++view->head;
     if (srq == nullptr || srq->number != entry.srqn) {
@@ -206,7 +217,8 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
     ++got;
   }
   if (view->head != before) {
-    // seq_cst store, then the park word: an initiator without room parks, then reads the head again (R10).
+    // seq_cst store, then the park word: an initiator without room parks, then reads the head again
+    // (R10).
     view->ring->head.store(view->head);
     uint64_t parked = view->ring->park.load();
     if (parked != 0) {
@@ -218,7 +230,8 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
     }
   }
   if (view->head != tail) {
-    cq.shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));  // left non-empty: set again (R9)
+    cq.shared->ready[index / 64].fetch_or(uint64_t{1}
+                                          << (index % 64));  // left non-empty: set again (R9)
   } else if (ended) {
     cq.forget(index);
   }
@@ -237,7 +250,8 @@ int poll_once(Cq& cq, int count, ibv_wc* wc) {
     }
     cq.send_count.store(queued - n);
   }
-  const uint32_t words = (std::min(cq.shared->high.load(std::memory_order_relaxed), kRingsPerCq) + 63) / 64;
+  const uint32_t words =
+      (std::min(cq.shared->high.load(std::memory_order_relaxed), kRingsPerCq) + 63) / 64;
   if (words == 0) return got;
   if (cq.first_word >= words) cq.first_word = 0;
   for (uint32_t w = 0; w < words && got < count; ++w) {
@@ -267,7 +281,8 @@ int poll_cq(ibv_cq* handle, int count, ibv_wc* wc) {
   int got = cq.maybe_ready() ? poll_once(cq, count, wc) : 0;
   Process& process = *cq.context->process;
   // A CQ that is never empty must not keep a dead peer's WQEs for ever.
-  const bool time_to_look = got != 0 && (cq.polls.fetch_add(1, std::memory_order_relaxed) & 255) == 255;
+  const bool time_to_look =
+      got != 0 && (cq.polls.fetch_add(1, std::memory_order_relaxed) & 255) == 255;
   if (got == 0 || time_to_look || process.death_check_requested()) {
     process.maybe_check_deaths(base::now_ns());
     if (got == 0 && cq.maybe_ready()) got = poll_once(cq, count, wc);
@@ -277,23 +292,29 @@ int poll_cq(ibv_cq* handle, int count, ibv_wc* wc) {
 
 int req_notify_cq(ibv_cq* handle, int solicited_only) {
   Cq& cq = Cq::of(handle);
-  if (__builtin_expect(forked(), 0)) return fail(EPERM, "arm a CQ", "this process was forked from the one that owns the CQ");
+  if (__builtin_expect(forked(), 0))
+    return fail(EPERM, "arm a CQ", "this process was forked from the one that owns the CQ");
   if (cq.channel == nullptr) return 0;
-  // A number that is new at each arming, so that a waker who read an older one can not clear this (R7).
+  // A number that is new at each arming, so that a waker who read an older one can not clear this
+  // (R7).
   const uint64_t number = (cq.context->process->next_number() << 1) | (solicited_only != 0 ? 1 : 0);
   cq.armed_here.store(number);
-  cq.shared->armed.store(number);  // seq_cst: the caller polls after this, and reads the ready bits seq_cst
+  cq.shared->armed.store(
+      number);  // seq_cst: the caller polls after this, and reads the ready bits seq_cst
   step("armed");
   return 0;
 }
 
-ibv_cq* create_cq(ibv_context* context_handle, int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) {
+ibv_cq* create_cq(ibv_context* context_handle, int cqe, void* cq_context, ibv_comp_channel* channel,
+                  int comp_vector) {
   if (forked()) return fail_null(EPERM, "create a CQ", "this process was forked");
   if (cqe < 1 || static_cast<uint32_t>(cqe) > kMaxCqe) {
-    return fail_null(EINVAL, "create a CQ", base::format("cqe is %d and must be 1 to %u", cqe, kMaxCqe));
+    return fail_null(EINVAL, "create a CQ",
+                     base::format("cqe is %d and must be 1 to %u", cqe, kMaxCqe));
   }
   if (comp_vector < 0 || comp_vector >= context_handle->num_comp_vectors) {
-    return fail_null(EINVAL, "create a CQ", base::format("comp_vector is %d and must be 0", comp_vector));
+    return fail_null(EINVAL, "create a CQ",
+                     base::format("comp_vector is %d and must be 0", comp_vector));
   }
   Context& context = Context::of(context_handle);
   Process& process = *context.process;
@@ -312,12 +333,14 @@ ibv_cq* create_cq(ibv_context* context_handle, int cqe, void* cq_context, ibv_co
   {
     std::lock_guard registry(process.registry());
     bool recycled = false;
-    base::Result<Block> block = process.chunks().allocate(BlockKind::kCq, sizeof(CqShared), &recycled);
+    base::Result<Block> block =
+        process.chunks().allocate(BlockKind::kCq, sizeof(CqShared), &recycled);
     if (!block.ok()) return fail_null(block.status());
     cq->block = block.take();
     cq->shared = static_cast<CqShared*>(cq->block.address);
     cq->serial = process.next_number();
-    // The directory of recycled memory stays as it is: late claims of stopped peers are found and freed by visits.
+    // The directory of recycled memory stays as it is: late claims of stopped peers are found and
+    // freed by visits.
     cq->shared->owner = process.owner();
     cq->shared->serial = cq->serial;
     cq->shared->channel = cq->channel != nullptr ? cq->channel->number : kNoChannel;
@@ -341,7 +364,8 @@ int resize_cq(ibv_cq* handle, int cqe) {
   }
   std::lock_guard guard(cq.lock);
   const uint32_t count = cq.send_count.load(std::memory_order_relaxed);
-  if (count > static_cast<uint32_t>(cqe)) return fail(EINVAL, "resize a CQ", "it holds more completions than that");
+  if (count > static_cast<uint32_t>(cqe))
+    return fail(EINVAL, "resize a CQ", "it holds more completions than that");
   std::vector<ibv_wc> fresh(static_cast<size_t>(cqe));
   for (uint32_t i = 0; i < count; ++i) fresh[i] = cq.sends[(cq.send_head + i) % cq.sends.size()];
   cq.sends = std::move(fresh);
@@ -355,7 +379,8 @@ int destroy_cq(ibv_cq* handle) {
   Cq* cq = &Cq::of(handle);
   Process& process = *cq->context->process;
   const uint32_t users = cq->users.load();
-  if (users != 0) return fail(EBUSY, "destroy a CQ", base::format("%u QPs and SRQs still use it", users));
+  if (users != 0)
+    return fail(EBUSY, "destroy a CQ", base::format("%u QPs and SRQs still use it", users));
   {
     std::lock_guard objects(process.objects());
     std::erase(process.cqs, cq);
@@ -373,7 +398,8 @@ int destroy_cq(ibv_cq* handle) {
   }
   // As libibverbs does: whoever got an event may still use the handle until it has acknowledged it.
   pthread_mutex_lock(&cq->ex.mutex);
-  while (cq->ex.comp_events_completed != cq->events_delivered) pthread_cond_wait(&cq->ex.cond, &cq->ex.mutex);
+  while (cq->ex.comp_events_completed != cq->events_delivered)
+    pthread_cond_wait(&cq->ex.cond, &cq->ex.mutex);
   pthread_mutex_unlock(&cq->ex.mutex);
   {
     std::lock_guard registry(process.registry());

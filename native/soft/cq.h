@@ -23,14 +23,15 @@ struct RingView {
   base::Mapping map;
   Ring* ring = nullptr;
   std::shared_ptr<PeerProcess> peer;
-  uint64_t entry = 0;     ///< the directory word
+  uint64_t entry = 0;  ///< the directory word
   uint64_t head = 0;
   uint32_t capacity = 0;
 };
 
 /**
- * A completion queue. Send completions and flushes are this process's own business and go through `sends`; receive
- * completions come through one ring for each initiating QP, found by the directory and the ready bits in `shared`.
+ * A completion queue. Send completions and flushes are this process's own business and go through
+ * `sends`; receive completions come through one ring for each initiating QP, found by the directory
+ * and the ready bits in `shared`.
  */
 struct Cq {
   ibv_cq_ex ex = {};  ///< the ibv_cq that callers have is its start
@@ -43,18 +44,19 @@ struct Cq {
 
   base::Spinlock lock;
   // Needs lock.
-  std::vector<ibv_wc> sends;       ///< circular, of ex.cqe entries
+  std::vector<ibv_wc> sends;  ///< circular, of ex.cqe entries
   uint32_t send_head = 0;
   std::vector<std::unique_ptr<RingView>> rings;  ///< by directory index
-  uint32_t first_word = 0;         ///< where the next poll starts, so that no ring starves
+  uint32_t first_word = 0;  ///< where the next poll starts, so that no ring starves
   bool overrun = false;
 
   std::atomic<uint32_t> send_count{0};  ///< written under lock, read by anybody
-  /** The number of the arming that has not been reported yet, 0 if none. Written by req_notify and get_cq_event. */
+  /** The number of the arming that has not been reported yet, 0 if none. Written by req_notify and
+   * get_cq_event. */
   std::atomic<uint64_t> armed_here{0};
   std::atomic<uint32_t> bad_entries{0};
   std::atomic<uint32_t> polls{0};  ///< that found something
-  uint32_t events_delivered = 0;  ///< needs ex.mutex (channel's lock while counting up)
+  uint32_t events_delivered = 0;   ///< needs ex.mutex (channel's lock while counting up)
 
   static Cq& of(ibv_cq* handle) { return *reinterpret_cast<Cq*>(handle); }
   ibv_cq* handle() { return reinterpret_cast<ibv_cq*>(&ex); }
@@ -67,13 +69,16 @@ struct Cq {
   bool maybe_ready() const;
   /** Removes the completions of a QP (VERBS 1, lesson 4). Takes the lock. */
   void purge(uint32_t qpn);
-  /** Makes sure that the ring of this directory entry is mapped and its owner watched. Needs lock. */
+  /** Makes sure that the ring of this directory entry is mapped and its owner watched. Needs lock.
+   */
   RingView* visit(uint32_t index);
-  /** The ring is drained and closed or its owner dead: removes file, copy and, last, the directory entry. Needs lock. */
+  /** The ring is drained and closed or its owner dead: removes file, copy and, last, the directory
+   * entry. Needs lock. */
   void forget(uint32_t index);
 };
 
-ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector);
+ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
+                  int comp_vector);
 int resize_cq(ibv_cq* cq, int cqe);
 int destroy_cq(ibv_cq* cq);
 int poll_cq(ibv_cq* cq, int count, ibv_wc* wc);
@@ -81,8 +86,8 @@ int req_notify_cq(ibv_cq* cq, int solicited_only);
 void ack_cq_events(ibv_cq* cq, unsigned int count);
 
 /**
- * The waker's half of R7 and R9 after a commit into ring `index` of a CQ: fence, set the ready bit if it is clear,
- * read `armed`, write the FIFO, clear by CAS from the number that was read.
+ * The waker's half of R7 and R9 after a commit into ring `index` of a CQ: fence, set the ready bit
+ * if it is clear, read `armed`, write the FIFO, clear by CAS from the number that was read.
  */
 void announce(CqShared& cq, uint32_t index, int wake_fd, bool solicited);
 

@@ -28,8 +28,8 @@ void read_ring(const RingView& view, Committed* out) {
 }  // namespace
 
 void reap_what_it_took(Process& process, PeerProcess& dead) {
-  // Drain: every ring of the dead one, also those that were never visited. Nothing is added to them any more, so
-  // reading is enough, and the entries wait for the next polls.
+  // Drain: every ring of the dead one, also those that were never visited. Nothing is added to them
+  // any more, so reading is enough, and the entries wait for the next polls.
   Committed committed;
   for (Cq* cq : process.cqs) {
     std::lock_guard guard(cq->lock);
@@ -54,8 +54,10 @@ void reap_what_it_took(Process& process, PeerProcess& dead) {
     {
       std::lock_guard guard(srq->lock);
       for (uint32_t i = 0; i < srq->max_wr; ++i) {
-        // A word of a WQE whose completion was polled already still says TAKEN (R1); it is not outstanding.
-        if (srq->outstanding[i] == 0 || srq->words[i].load(std::memory_order_relaxed) != taken) continue;
+        // A word of a WQE whose completion was polled already still says TAKEN (R1); it is not
+        // outstanding.
+        if (srq->outstanding[i] == 0 || srq->words[i].load(std::memory_order_relaxed) != taken)
+          continue;
         if (committed.count({srq->number, i}) != 0) continue;
         uint64_t expected = taken;
         returned |= srq->words[i].compare_exchange_strong(expected, wqe_posted(srq->number));
@@ -83,13 +85,15 @@ bool copies_are_done(Process& process, Srq& srq) {
   std::lock_guard objects(process.objects());
   Committed committed;
   std::lock_guard polls(srq.cq->lock);
-  for (const auto& view : srq.cq->rings) {
-    if (view != nullptr) read_ring(*view, &committed);
+  for (uint32_t i = 0; i < kRingsPerCq; ++i) {
+    if (srq.cq->shared->directory[i].load(std::memory_order_acquire) == 0) continue;
+    if (RingView* view = srq.cq->visit(i)) read_ring(*view, &committed);
   }
   std::lock_guard guard(srq.lock);
   for (uint32_t i = 0; i < srq.max_wr; ++i) {
     const uint64_t word = srq.words[i].load(std::memory_order_acquire);
-    if (srq.outstanding[i] == 0 || !wqe_is_taken(word) || committed.count({srq.number, i}) != 0) continue;
+    if (srq.outstanding[i] == 0 || !wqe_is_taken(word) || committed.count({srq.number, i}) != 0)
+      continue;
     return false;
   }
   return true;

@@ -72,7 +72,8 @@ void fill_device(ibv_device_attr* attr) {
   attr->vendor_id = 0x02736F;
   attr->max_qp = kQps;
   attr->max_qp_wr = 16384;
-  attr->device_cap_flags = IBV_DEVICE_XRC | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD;
+  attr->device_cap_flags =
+      IBV_DEVICE_XRC | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD;
   attr->max_sge = kMaxSendSge;
   attr->max_sge_rd = kMaxSendSge;
   attr->max_cq = 4096;
@@ -92,7 +93,9 @@ void fill_device(ibv_device_attr* attr) {
 }
 
 int port_is_one(uint8_t port) {
-  return port == 1 ? 0 : fail(EINVAL, "query a port", base::format("port %u does not exist; there is port 1", port));
+  return port == 1 ? 0
+                   : fail(EINVAL, "query a port",
+                          base::format("port %u does not exist; there is port 1", port));
 }
 
 void set_ops(Context& context) {
@@ -164,7 +167,9 @@ int close_device(ibv_context* handle) {
   Context* context = &Context::of(handle);
   if (forked()) return fail(EPERM, "close the device", "this process was forked");
   const uint32_t objects = context->objects.load();
-  if (objects != 0) return fail(EBUSY, "close the device", base::format("%u objects made from it still exist", objects));
+  if (objects != 0)
+    return fail(EBUSY, "close the device",
+                base::format("%u objects made from it still exist", objects));
   {
     std::lock_guard lock(context->process->objects());
     std::erase(context->process->contexts, context);
@@ -180,13 +185,15 @@ int query_device(ibv_context*, ibv_device_attr* attr) {
   return 0;
 }
 
-int query_device_ex(ibv_context*, const ibv_query_device_ex_input* input, ibv_device_attr_ex* attr, size_t size) {
+int query_device_ex(ibv_context*, const ibv_query_device_ex_input* input, ibv_device_attr_ex* attr,
+                    size_t size) {
   if (input != nullptr && input->comp_mask != 0) return EINVAL;
   if (size < sizeof(ibv_device_attr)) return EINVAL;
   ibv_device_attr_ex full = {};
   fill_device(&full.orig_attr);
   memcpy(attr, &full, std::min(size, sizeof(full)));
-  if (size > sizeof(full)) memset(reinterpret_cast<char*>(attr) + sizeof(full), 0, size - sizeof(full));
+  if (size > sizeof(full))
+    memset(reinterpret_cast<char*>(attr) + sizeof(full), 0, size - sizeof(full));
   return 0;
 }
 
@@ -204,13 +211,16 @@ int query_port(ibv_context*, uint8_t port, _compat_ibv_port_attr* attr) {
   // The old structure is the start of the new one, up to and with link_layer.
   ibv_port_attr full = {};
   fill_port(&full);
-  memcpy(static_cast<void*>(attr), &full, offsetof(ibv_port_attr, link_layer) + sizeof(full.link_layer));
+  memcpy(static_cast<void*>(attr), &full,
+         offsetof(ibv_port_attr, link_layer) + sizeof(full.link_layer));
   return 0;
 }
 
 int query_gid(ibv_context*, uint8_t port, int index, ibv_gid* gid) {
   if (int error = port_is_one(port)) return error;
-  if (index != 0) return fail(EINVAL, "query a GID", base::format("index %d does not exist; there is index 0", index));
+  if (index != 0)
+    return fail(EINVAL, "query a GID",
+                base::format("index %d does not exist; there is index 0", index));
   gid->global.subnet_prefix = htobe64(0xFE80000000000000u);
   gid->global.interface_id = htobe64(kGuid);
   return 0;
@@ -218,7 +228,9 @@ int query_gid(ibv_context*, uint8_t port, int index, ibv_gid* gid) {
 
 int query_pkey(ibv_context*, uint8_t port, int index, __be16* pkey) {
   if (int error = port_is_one(port)) return error;
-  if (index != 0) return fail(EINVAL, "query a P_Key", base::format("index %d does not exist; there is index 0", index));
+  if (index != 0)
+    return fail(EINVAL, "query a P_Key",
+                base::format("index %d does not exist; there is index 0", index));
   *pkey = htobe16(0xFFFF);
   return 0;
 }
@@ -234,8 +246,10 @@ void raise_event(Context& context, const ibv_async_event& event) {
 
 void forget_events(Context& context, const void* element) {
   std::lock_guard lock(context.events_lock);
-  std::erase_if(context.events, [element](const ibv_async_event& e) { return e.element.srq == element; });
-  // The descriptor may count one too many; get_async_event() then finds an empty queue and waits on.
+  std::erase_if(context.events,
+                [element](const ibv_async_event& e) { return e.element.srq == element; });
+  // The descriptor may count one too many; get_async_event() then finds an empty queue and waits
+  // on.
 }
 
 int get_async_event(ibv_context* handle, ibv_async_event* event) {
@@ -250,7 +264,8 @@ int get_async_event(ibv_context* handle, ibv_async_event* event) {
     if (context.events.empty()) continue;
     *event = context.events.front();
     context.events.pop_front();
-    if (event->event_type == IBV_EVENT_SRQ_LIMIT_REACHED || event->event_type == IBV_EVENT_SRQ_ERR) {
+    if (event->event_type == IBV_EVENT_SRQ_LIMIT_REACHED ||
+        event->event_type == IBV_EVENT_SRQ_ERR) {
       Srq& srq = Srq::of(event->element.srq);
       pthread_mutex_lock(&srq.srq.mutex);
       ++srq.events_delivered;
@@ -298,7 +313,8 @@ int dealloc_pd(ibv_pd* handle) {
   if (forked()) return fail(EPERM, "free a PD", "this process was forked");
   Pd* pd = &Pd::of(handle);
   const uint32_t users = pd->users.load();
-  if (users != 0) return fail(EBUSY, "free a PD", base::format("%u regions, SRQs and QPs are in it", users));
+  if (users != 0)
+    return fail(EBUSY, "free a PD", base::format("%u regions, SRQs and QPs are in it", users));
   Context::of(handle->context).objects.fetch_sub(1, std::memory_order_relaxed);
   delete pd;
   return 0;

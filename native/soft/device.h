@@ -22,7 +22,8 @@ struct Context {
 
   Process* process = nullptr;
 
-  /** QPs of this context, for polls that carry waiting work requests on. See Process for the order of locks. */
+  /** QPs of this context, for polls that carry waiting work requests on. See Process for the order
+   * of locks. */
   std::mutex qps_lock;
   std::vector<Qp*> qps;
   /** How many of them have WRs that wait; lets a poll skip the list. */
@@ -52,7 +53,8 @@ struct Pd {
   static Pd& of(ibv_pd* handle) { return *reinterpret_cast<Pd*>(handle); }
 };
 
-/** Puts an asynchronous event in the context's queue; its descriptor becomes readable. Any thread. */
+/** Puts an asynchronous event in the context's queue; its descriptor becomes readable. Any thread.
+ */
 void raise_event(Context& context, const ibv_async_event& event);
 /** Takes back the queued events of an object that is being destroyed. */
 void forget_events(Context& context, const void* element);
@@ -66,7 +68,8 @@ bool owns_device(const ibv_device* device);
 ibv_context* open_device(ibv_device* device);
 int close_device(ibv_context* context);
 int query_device(ibv_context* context, ibv_device_attr* attr);
-int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input, ibv_device_attr_ex* attr, size_t size);
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
+                    ibv_device_attr_ex* attr, size_t size);
 int query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attr);
 int query_port_ex(ibv_context* context, uint8_t port, ibv_port_attr* attr, size_t size);
 int query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid);

@@ -20,7 +20,8 @@ namespace {
 constexpr const char* kRootName = "root";
 constexpr const char* kRootBuilding = "root.new";
 
-/** Pid of the holder of an flock on this inode, 0 if /proc/locks does not show it. For messages only. */
+/** Pid of the holder of an flock on this inode, 0 if /proc/locks does not show it. For messages
+ * only. */
 int flock_holder(const struct stat& folder) {
   FILE* locks = fopen("/proc/locks", "re");
   if (locks == nullptr) return 0;
@@ -31,7 +32,8 @@ int flock_holder(const struct stat& folder) {
     unsigned long long inode = 0;
     // "3: FLOCK  ADVISORY  WRITE 1234 00:19:4711 0 EOF"
     if (strstr(line, "FLOCK") != nullptr && strstr(line, "->") == nullptr &&
-        sscanf(line, "%*d: FLOCK %*s %*s %d %*x:%*x:%llu", &pid, &inode) == 2 && inode == folder.st_ino) {
+        sscanf(line, "%*d: FLOCK %*s %*s %d %*x:%*x:%llu", &pid, &inode) == 2 &&
+        inode == folder.st_ino) {
       found = pid;
     }
   }
@@ -46,16 +48,18 @@ base::Status check_folder(int fd, const std::string& path) {
     return base::Status::error(error, "inspect fabric folder", path + ": " + strerror(error));
   }
   if (info.st_uid != geteuid()) {
-    return base::Status::error(
-        EACCES, "open fabric folder",
-        base::format("%s belongs to user %u and this process runs as user %u; remove it, or set MILLRACE_SHM_DIR "
-                     "to a folder of your own",
-                     path.c_str(), static_cast<unsigned>(info.st_uid), static_cast<unsigned>(geteuid())));
+    return base::Status::error(EACCES, "open fabric folder",
+                               base::format("%s belongs to user %u and this process runs as user "
+                                            "%u; remove it, or set MILLRACE_SHM_DIR "
+                                            "to a folder of your own",
+                                            path.c_str(), static_cast<unsigned>(info.st_uid),
+                                            static_cast<unsigned>(geteuid())));
   }
   if ((info.st_mode & 077) != 0) {
-    return base::Status::error(EACCES, "open fabric folder",
-                               base::format("%s has mode %03o and must be 700 (chmod 700 %s)", path.c_str(),
-                                            static_cast<unsigned>(info.st_mode & 0777), path.c_str()));
+    return base::Status::error(
+        EACCES, "open fabric folder",
+        base::format("%s has mode %03o and must be 700 (chmod 700 %s)", path.c_str(),
+                     static_cast<unsigned>(info.st_mode & 0777), path.c_str()));
   }
   return base::Status::success();
 }
@@ -68,9 +72,10 @@ base::Result<base::Fd> open_folder(const std::string& path) {
   if (error == EACCES) {
     struct stat info;
     if (lstat(path.c_str(), &info) == 0) {
-      detail = base::format("%s belongs to user %u and this process runs as user %u; remove it, or set "
-                            "MILLRACE_SHM_DIR to a folder of your own",
-                            path.c_str(), static_cast<unsigned>(info.st_uid), static_cast<unsigned>(geteuid()));
+      detail = base::format(
+          "%s belongs to user %u and this process runs as user %u; remove it, or set "
+          "MILLRACE_SHM_DIR to a folder of your own",
+          path.c_str(), static_cast<unsigned>(info.st_uid), static_cast<unsigned>(geteuid()));
     }
   }
   return base::Status::error(error, "open fabric folder", detail);
@@ -88,10 +93,12 @@ base::Status make_folder(const std::string& path) {
   return check_folder(fd.value().get(), path);
 }
 
-/** A table lies inside the file, is aligned, and its records are at least as large as this build's. */
+/** A table lies inside the file, is aligned, and its records are at least as large as this build's.
+ */
 bool table_fits(uint64_t bytes, uint32_t offset, uint32_t count, uint32_t stride, size_t record) {
-  return count > 0 && stride >= record && stride % 8 == 0 && offset % 64 == 0 && offset >= sizeof(RootHeader) &&
-         offset <= bytes && static_cast<uint64_t>(count) * stride <= bytes - offset;
+  return count > 0 && stride >= record && stride % 8 == 0 && offset % 64 == 0 &&
+         offset >= sizeof(RootHeader) && offset <= bytes &&
+         static_cast<uint64_t>(count) * stride <= bytes - offset;
 }
 
 }  // namespace
@@ -121,7 +128,8 @@ base::Result<FabricPath> FabricPath::from_environment() {
   if (name.size() > 64 || name == "." || name == ".." || name.find('/') != std::string::npos) {
     return base::Status::error(
         EINVAL, "choose fabric",
-        base::format("MILLRACE_FABRIC=\"%s\" must be a file name of at most 64 bytes", name.c_str()));
+        base::format("MILLRACE_FABRIC=\"%s\" must be a file name of at most 64 bytes",
+                     name.c_str()));
   }
   path.parent = base::format("%s/millrace-soft.%u.%u", path.base.c_str(), kLayoutMajor,
                              static_cast<unsigned>(geteuid()));
@@ -143,31 +151,36 @@ base::Result<FolderLock> FolderLock::take(const FabricPath& path, int wait_ms) {
     struct stat mine, there;
     if (fstat(fd.value().get(), &mine) != 0) {
       const int error = errno;
-      return base::Status::error(error, "inspect fabric folder", path.folder + ": " + strerror(error));
+      return base::Status::error(error, "inspect fabric folder",
+                                 path.folder + ": " + strerror(error));
     }
     while (flock(fd.value().get(), LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
       if (error != EWOULDBLOCK && error != EINTR) {
-        return base::Status::error(error, "lock fabric folder", path.folder + ": " + strerror(error));
+        return base::Status::error(error, "lock fabric folder",
+                                   path.folder + ": " + strerror(error));
       }
       if (base::now_ns() >= deadline) {
-        return base::Status::error(
-            ETIMEDOUT, "lock fabric folder",
-            base::format("%s is locked by process %d, which has not let go for %d ms; if it is stopped, continue "
-                         "(kill -CONT) or end it",
-                         path.folder.c_str(), flock_holder(mine), wait_ms));
+        return base::Status::error(ETIMEDOUT, "lock fabric folder",
+                                   base::format("%s is locked by process %d, which has not let go "
+                                                "for %d ms; if it is stopped, continue "
+                                                "(kill -CONT) or end it",
+                                                path.folder.c_str(), flock_holder(mine), wait_ms));
       }
       const timespec pause = {0, 1'000'000};
       nanosleep(&pause, nullptr);
     }
     step("folder locked");
-    // The last leaver may have removed the folder between our open and our lock: then the path is another inode.
-    if (stat(path.folder.c_str(), &there) == 0 && there.st_dev == mine.st_dev && there.st_ino == mine.st_ino) {
+    // The last leaver may have removed the folder between our open and our lock: then the path is
+    // another inode.
+    if (stat(path.folder.c_str(), &there) == 0 && there.st_dev == mine.st_dev &&
+        there.st_ino == mine.st_ino) {
       return FolderLock(fd.take());
     }
     if (base::now_ns() >= deadline) {
-      return base::Status::error(ETIMEDOUT, "lock fabric folder",
-                                 path.folder + " was replaced again and again while it was being locked");
+      return base::Status::error(
+          ETIMEDOUT, "lock fabric folder",
+          path.folder + " was replaced again and again while it was being locked");
     }
     if (access(path.folder.c_str(), F_OK) != 0) {
       return base::Status::error(ENOENT, "lock fabric folder", path.folder + " was just removed");
@@ -178,16 +191,19 @@ base::Result<FolderLock> FolderLock::take(const FabricPath& path, int wait_ms) {
 Root::Root(FabricPath path, base::Fd folder, base::Fd fd, base::Mapping map)
     : path_(std::move(path)), folder_(std::move(folder)), fd_(std::move(fd)), map_(std::move(map)) {
   const RootHeader& h = *reinterpret_cast<const RootHeader*>(map_.data());
-  header_ = Numbers{h.process_offset, h.process_count, h.process_stride, h.srq_offset,  h.srq_count,  h.srq_stride,
-                    h.qp_offset,      h.qp_count,      h.qp_stride,      h.xrcd_offset, h.xrcd_count, h.xrcd_stride};
-  while (incarnation_ == 0) incarnation_ = static_cast<uint32_t>(header().next_incarnation.fetch_add(1) + 1);
+  header_ = Numbers{h.process_offset, h.process_count, h.process_stride, h.srq_offset,
+                    h.srq_count,      h.srq_stride,    h.qp_offset,      h.qp_count,
+                    h.qp_stride,      h.xrcd_offset,   h.xrcd_count,     h.xrcd_stride};
+  while (incarnation_ == 0)
+    incarnation_ = static_cast<uint32_t>(header().next_incarnation.fetch_add(1) + 1);
 }
 
 base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& path, bool create) {
   const std::string full = path.folder + "/" + kRootName;
   base::Fd fd(openat(folder, kRootName, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!fd.valid() && errno == ENOENT && create) {
-    // Built under another name and then renamed: a root that was not finished (a kill) is never seen.
+    // Built under another name and then renamed: a root that was not finished (a kill) is never
+    // seen.
     constexpr size_t process_offset = 4096;
     constexpr size_t xrcd_offset = process_offset + kProcesses * sizeof(ProcessRecord);
     constexpr size_t srq_offset = xrcd_offset + kXrcds * sizeof(XrcdRecord);
@@ -238,7 +254,8 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
   }
   const uint64_t bytes = static_cast<uint64_t>(info.st_size);
   const std::string remedy =
-      "; stop the processes that use it and run `millrace clean`, or choose another MILLRACE_FABRIC";
+      "; stop the processes that use it and run `millrace clean`, or choose another "
+      "MILLRACE_FABRIC";
   if (bytes < sizeof(RootHeader)) {
     return base::Status::error(
         EPROTO, "open fabric root",
@@ -249,30 +266,35 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
   if (!map.ok()) return map.status();
   const RootHeader& h = *reinterpret_cast<const RootHeader*>(map.value().data());
   if (h.magic != kRootMagic) {
-    return base::Status::error(EPROTO, "open fabric root", full + " is not a fabric of this device" + remedy);
+    return base::Status::error(EPROTO, "open fabric root",
+                               full + " is not a fabric of this device" + remedy);
   }
   if (h.major != kLayoutMajor || h.features != 0) {
     return base::Status::error(
         EPROTO, "open fabric root",
-        base::format("%s has layout %u.%u with features %llx, this build has %u.%u%s", full.c_str(), h.major, h.minor,
-                     static_cast<unsigned long long>(h.features), kLayoutMajor, kLayoutMinor, remedy.c_str()));
+        base::format("%s has layout %u.%u with features %llx, this build has %u.%u%s", full.c_str(),
+                     h.major, h.minor, static_cast<unsigned long long>(h.features), kLayoutMajor,
+                     kLayoutMinor, remedy.c_str()));
   }
   const uint32_t page = static_cast<uint32_t>(sysconf(_SC_PAGESIZE));
   if (h.byte_order != kByteOrder || h.page_size != page) {
-    return base::Status::error(EPROTO, "open fabric root",
-                               base::format("%s was made with byte order %08x and pages of %u bytes, here they are "
-                                            "%08x and %u%s",
-                                            full.c_str(), h.byte_order, h.page_size, kByteOrder, page,
-                                            remedy.c_str()));
+    return base::Status::error(
+        EPROTO, "open fabric root",
+        base::format("%s was made with byte order %08x and pages of %u bytes, here they are "
+                     "%08x and %u%s",
+                     full.c_str(), h.byte_order, h.page_size, kByteOrder, page, remedy.c_str()));
   }
   if (h.bytes != bytes ||
-      !table_fits(bytes, h.process_offset, h.process_count, h.process_stride, sizeof(ProcessRecord)) ||
+      !table_fits(bytes, h.process_offset, h.process_count, h.process_stride,
+                  sizeof(ProcessRecord)) ||
       !table_fits(bytes, h.srq_offset, h.srq_count, h.srq_stride, sizeof(SrqRecord)) ||
       !table_fits(bytes, h.qp_offset, h.qp_count, h.qp_stride, sizeof(QpRecord)) ||
       !table_fits(bytes, h.xrcd_offset, h.xrcd_count, h.xrcd_stride, sizeof(XrcdRecord))) {
-    return base::Status::error(EPROTO, "open fabric root", full + " is damaged (tables outside the file)" + remedy);
+    return base::Status::error(EPROTO, "open fabric root",
+                               full + " is damaged (tables outside the file)" + remedy);
   }
-  // Not a dup: the folder's lock belongs to the open file description and would live as long as this object.
+  // Not a dup: the folder's lock belongs to the open file description and would live as long as
+  // this object.
   base::Fd own_folder(openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!own_folder.valid()) {
     const int error = errno;
@@ -288,7 +310,8 @@ uint32_t Root::claim_srq(uint32_t incarnation) {
     SrqRecord& record = srq(n % srqs());
     uint64_t word = record.word.load();
     if (record_life(word) != Life::kFree) continue;
-    if (record.word.compare_exchange_strong(word, record_word(n, Life::kCreating, 0, incarnation))) return n;
+    if (record.word.compare_exchange_strong(word, record_word(n, Life::kCreating, 0, incarnation)))
+      return n;
   }
   return 0;
 }
@@ -300,15 +323,16 @@ uint32_t Root::claim_qp(uint32_t incarnation) {
     QpRecord& record = qp(n % qps());
     uint64_t word = record.word.load();
     if (record_life(word) != Life::kFree) continue;
-    if (record.word.compare_exchange_strong(word, record_word(n, Life::kCreating, 0, incarnation))) return n;
+    if (record.word.compare_exchange_strong(word, record_word(n, Life::kCreating, 0, incarnation)))
+      return n;
   }
   return 0;
 }
 
 bool Root::is_dead(uint32_t slot, uint32_t incarnation) {
   if (slot >= processes()) return true;
-  // The lock first: while it is held by that incarnation the word can not change to another one's. REAPING with the
-  // lock held is a process that ends and still has threads: not dead yet.
+  // The lock first: while it is held by that incarnation the word can not change to another one's.
+  // REAPING with the lock held is a process that ends and still has threads: not dead yet.
   const bool locked = slot_locked(slot);
   const uint64_t word = process(slot).state.load();
   return !locked || static_cast<uint32_t>(word) != incarnation ||

@@ -22,14 +22,16 @@ struct FabricPath {
 };
 
 /**
- * Exclusive access to a fabric's folder for joining, leaving and cleaning (an flock on the folder itself, which the
- * kernel drops with its holder). Never taken on the data path. Move only; unlocks when destroyed.
+ * Exclusive access to a fabric's folder for joining, leaving and cleaning (an flock on the folder
+ * itself, which the kernel drops with its holder). Never taken on the data path. Move only; unlocks
+ * when destroyed.
  */
 class FolderLock {
  public:
   /**
-   * Locks the folder and makes sure that the path still leads to it (the last leaver removes folders). Waits at
-   * most `wait_ms`; then ETIMEDOUT names the process that holds it. ENOENT: there is no such folder.
+   * Locks the folder and makes sure that the path still leads to it (the last leaver removes
+   * folders). Waits at most `wait_ms`; then ETIMEDOUT names the process that holds it. ENOENT:
+   * there is no such folder.
    */
   static base::Result<FolderLock> take(const FabricPath& path, int wait_ms = 5000);
 
@@ -41,8 +43,9 @@ class FolderLock {
 };
 
 /**
- * An open root file. Pointers stay valid as long as this object lives. The descriptor that tests presence locks is
- * another open file description than the one that holds this process's own lock, so the own lock shows up too.
+ * An open root file. Pointers stay valid as long as this object lives. The descriptor that tests
+ * presence locks is another open file description than the one that holds this process's own lock,
+ * so the own lock shows up too.
  */
 class Root {
  public:
@@ -50,18 +53,23 @@ class Root {
   static base::Result<std::unique_ptr<Root>> open(int folder, const FabricPath& path, bool create);
 
   RootHeader& header() { return *reinterpret_cast<RootHeader*>(map_.data()); }
-  ProcessRecord& process(uint32_t i) { return at<ProcessRecord>(header_.process_offset, header_.process_stride, i); }
+  ProcessRecord& process(uint32_t i) {
+    return at<ProcessRecord>(header_.process_offset, header_.process_stride, i);
+  }
   SrqRecord& srq(uint32_t i) { return at<SrqRecord>(header_.srq_offset, header_.srq_stride, i); }
   QpRecord& qp(uint32_t i) { return at<QpRecord>(header_.qp_offset, header_.qp_stride, i); }
-  XrcdRecord& xrcd(uint32_t i) { return at<XrcdRecord>(header_.xrcd_offset, header_.xrcd_stride, i); }
+  XrcdRecord& xrcd(uint32_t i) {
+    return at<XrcdRecord>(header_.xrcd_offset, header_.xrcd_stride, i);
+  }
   uint32_t processes() const { return header_.process_count; }
   uint32_t srqs() const { return header_.srq_count; }
   uint32_t qps() const { return header_.qp_count; }
   uint32_t xrcds() const { return header_.xrcd_count; }
 
   /**
-   * The next creation number of a kind: never 0, never one whose table index is in use, so a number comes back
-   * after 2^16 creations at the earliest. 0 when the table is full. `word` is set to the record's CREATING word.
+   * The next creation number of a kind: never 0, never one whose table index is in use, so a number
+   * comes back after 2^16 creations at the earliest. 0 when the table is full. `word` is set to the
+   * record's CREATING word.
    */
   uint32_t claim_srq(uint32_t incarnation);
   uint32_t claim_qp(uint32_t incarnation);
@@ -74,7 +82,8 @@ class Root {
   int folder() const { return folder_.get(); }
   int fd() const { return fd_.get(); }
   const FabricPath& path() const { return path_; }
-  /** The incarnation that this opening got; a process that joins uses it as its own. Names who closes what. */
+  /** The incarnation that this opening got; a process that joins uses it as its own. Names who
+   * closes what. */
   uint32_t incarnation() const { return incarnation_; }
   /** One closing of a target QP at a time per opening, so that a CLOSING word has one author. */
   std::mutex& closing() { return closing_; }
@@ -103,14 +112,17 @@ class Root {
   base::Mapping map_;
 };
 
-/** Names of a process's files in the fabric's folder. They carry the incarnation and are never used again. */
+/** Names of a process's files in the fabric's folder. They carry the incarnation and are never used
+ * again. */
 std::string chunk_name(uint32_t slot, uint32_t incarnation, uint32_t chunk);
 std::string wake_name(uint32_t slot, uint32_t incarnation, uint32_t channel);
 std::string alive_name(uint32_t slot, uint32_t incarnation);
-/** A ring belongs to its receiver: whoever reaps the receiver removes it, whoever reaps the initiator does not. */
+/** A ring belongs to its receiver: whoever reaps the receiver removes it, whoever reaps the
+ * initiator does not. */
 std::string ring_name(uint64_t receiver, uint64_t cq_serial, uint64_t directory_entry);
 
-/** Makes the per-user parent and the fabric's folder, and checks that both are ours alone (EACCES says whose). */
+/** Makes the per-user parent and the fabric's folder, and checks that both are ours alone (EACCES
+ * says whose). */
 base::Status make_folders(const FabricPath& path);
 
 }  // namespace millrace::soft

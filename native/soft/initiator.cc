@@ -13,15 +13,15 @@
 #include "soft/error.h"
 #include "soft/step.h"
 
-// One work request goes through these stages, each a function that may end it with a status or let it wait:
+// One work request goes through these stages, each a function that may end it with a status or let
+// it wait:
 //   gather    the local elements are checked (key, PD, bounds, access)
 //   target    the XRC target QP that we are connected to exists and is ready to receive
-//   peer      the SRQ that the WR names: its memory, its CQ and our ring there (resolved once, then cached)
-//   room      the ring has room (R3)
-//   take      one WQE becomes TAKEN by us (R1, R4)
-//   scatter   its elements are checked on a private copy, and the bytes are copied
-//   commit    the entry is written and the ring's tail published: the only commit (R1)
-//   complete  our own completion; and, once for a list of WRs, the receiver is told (R7, R9)
+//   peer      the SRQ that the WR names: its memory, its CQ and our ring there (resolved once, then
+//   cached) room      the ring has room (R3) take      one WQE becomes TAKEN by us (R1, R4) scatter
+//   its elements are checked on a private copy, and the bytes are copied commit    the entry is
+//   written and the ring's tail published: the only commit (R1) complete  our own completion; and,
+//   once for a list of WRs, the receiver is told (R7, R9)
 // RC, UC and UD use the same stages with another `target` and `peer`.
 
 namespace millrace::soft {
@@ -91,9 +91,10 @@ struct Outcome {
 
 /** min_rnr_timer's encoding, in units of 10 us (InfiniBand's table). */
 uint64_t rnr_timer_ns(uint32_t code) {
-  static constexpr uint32_t kTens[32] = {65536, 1,   2,   3,   4,   6,    8,    12,   16,   24,   32,
-                                         48,    64,  96,  128, 192, 256,  384,  512,  768,  1024, 1536,
-                                         2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+  static constexpr uint32_t kTens[32] = {65536, 1,    2,    3,     4,     6,     8,     12,
+                                         16,    24,   32,   48,    64,    96,    128,   192,
+                                         256,   384,  512,  768,   1024,  1536,  2048,  3072,
+                                         4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
   return static_cast<uint64_t>(kTens[code & 31]) * 10'000u;
 }
 
@@ -104,10 +105,11 @@ uint32_t park_channel_of(Qp& qp) {
 }
 
 /**
- * Lets the front WR wait, or ends it when its budget is used up. The budget starts when it begins to wait for this
- * kind of thing.
+ * Lets the front WR wait, or ends it when its budget is used up. The budget starts when it begins
+ * to wait for this kind of thing.
  */
-Outcome wait_or_fail(Qp& qp, WaitFor what, Peer* peer, uint64_t seen, uint64_t budget_ns, ibv_wc_status exhausted) {
+Outcome wait_or_fail(Qp& qp, WaitFor what, Peer* peer, uint64_t seen, uint64_t budget_ns,
+                     ibv_wc_status exhausted) {
   if (qp.wait != what || qp.wait_peer != peer) {
     if (budget_ns == 0) return Outcome::failed(exhausted);
     qp.wait = what;
@@ -116,7 +118,8 @@ Outcome wait_or_fail(Qp& qp, WaitFor what, Peer* peer, uint64_t seen, uint64_t b
   } else if (qp.deadline != 0 && base::now_ns() >= qp.deadline) {
     return Outcome::failed(exhausted);
   }
-  // Timers run in event mode too, where nobody polls. What nobody wakes us for is looked at from time to time.
+  // Timers run in event mode too, where nobody polls. What nobody wakes us for is looked at from
+  // time to time.
   if (qp.send_cq->channel != nullptr) {
     uint64_t at = qp.deadline;
     if (what == WaitFor::kTarget || what == WaitFor::kDirectory) {
@@ -135,14 +138,18 @@ Outcome wait_or_fail(Qp& qp, WaitFor what, Peer* peer, uint64_t seen, uint64_t b
 Outcome rnr(Qp& qp, WaitFor what, Peer* peer, uint64_t seen) {
   const uint32_t retries = qp.attr.rnr_retry;
   uint64_t budget = kForever;  // 7 is for ever
-  if (retries < 7) budget = retries * rnr_timer_ns(qp.target->min_rnr_timer.load(std::memory_order_relaxed));
+  if (retries < 7)
+    budget = retries * rnr_timer_ns(qp.target->min_rnr_timer.load(std::memory_order_relaxed));
   return wait_or_fail(qp, what, peer, seen, budget, IBV_WC_RNR_RETRY_EXC_ERR);
 }
 
-// ------------------------------------------------------------------------------------------------- gather
+// -------------------------------------------------------------------------------------------------
+// gather
 
-/** Checks and resolves the local elements. `access`: 0 to send from them, LOCAL_WRITE to read into them. */
-ibv_wc_status gather(Qp& qp, const ibv_send_wr& wr, uint32_t access, Segment* out, int* count, uint32_t* total) {
+/** Checks and resolves the local elements. `access`: 0 to send from them, LOCAL_WRITE to read into
+ * them. */
+ibv_wc_status gather(Qp& qp, const ibv_send_wr& wr, uint32_t access, Segment* out, int* count,
+                     uint32_t* total) {
   uint64_t sum = 0;
   int n = 0;
   const bool is_inline = (wr.send_flags & IBV_SEND_INLINE) != 0 && access == 0;
@@ -161,7 +168,8 @@ ibv_wc_status gather(Qp& qp, const ibv_send_wr& wr, uint32_t access, Segment* ou
   return IBV_WC_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------- target
+// -------------------------------------------------------------------------------------------------
+// target
 
 /** The target can take a packet of ours; checked in full only when its word has changed. */
 bool target_ready(Qp& qp) {
@@ -172,8 +180,7 @@ bool target_ready(Qp& qp) {
   const uint32_t state = record_state(word);
   // CLOSING still is alive: its closer has not yet looked again (see closing_step).
   if (record_number(word) != qp.target_number || (life != Life::kLive && life != Life::kClosing) ||
-      qp.target->type != IBV_QPT_XRC_RECV ||
-      (state != IBV_QPS_RTR && state != IBV_QPS_RTS)) {
+      qp.target->type != IBV_QPT_XRC_RECV || (state != IBV_QPS_RTR && state != IBV_QPS_RTS)) {
     qp.target_word = 0;
     return false;
   }
@@ -185,15 +192,19 @@ bool target_ready(Qp& qp) {
   return true;
 }
 
-// --------------------------------------------------------------------------------------------------- peer
+// ---------------------------------------------------------------------------------------------------
+// peer
 
-/** The ring is not needed any more and nobody will drain it: its receiver is gone, and with it the claim on the file. */
+/** The ring is not needed any more and nobody will drain it: its receiver is gone, and with it the
+ * claim on the file. */
 void remove_ring_file(Qp& qp, const RingUse& use) {
   const uint64_t entry = directory_word(qp.process->slot(), qp.process->incarnation(), qp.number);
-  unlinkat(qp.process->root().folder(), ring_name(use.process->owner(), use.cq_serial, entry).c_str(), 0);
+  unlinkat(qp.process->root().folder(),
+           ring_name(use.process->owner(), use.cq_serial, entry).c_str(), 0);
 }
 
-/** Lets go of the memory of receivers that have died (their peers are forgotten when they are next named). */
+/** Lets go of the memory of receivers that have died (their peers are forgotten when they are next
+ * named). */
 void prune(Qp& qp) {
   for (size_t i = 0; i < qp.rings.size();) {
     RingUse* use = qp.rings[i].get();
@@ -209,8 +220,8 @@ void prune(Qp& qp) {
 }
 
 /** Makes this QP's ring into a CQ and claims a directory entry for it. Needs the registry mutex. */
-ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, CqShared* cq, uint32_t srq_wr, RingUse** out,
-                         int* error, bool* full) {
+ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, CqShared* cq,
+                         uint32_t srq_wr, RingUse** out, int* error, bool* full) {
   const uint64_t serial = cq->serial;
   prune(qp);
   for (const auto& use : qp.rings) {
@@ -246,6 +257,14 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
   use->cq_serial = serial;
   use->process = process;
   use->wake_fd = process->wake_fd(cq->channel);
+  if (use->wake_fd < 0 && cq->channel != kNoChannel) {
+    // Without it the receiver would sleep for ever. ENOENT: its channel is gone, and so will be its
+    // SRQ.
+    const int why = errno;
+    unlinkat(root.folder(), name.c_str(), 0);
+    *error = fail(why, "open a receiver's wake-up FIFO", strerror(why));
+    return why == ENOENT ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_LOC_QP_OP_ERR;
+  }
   Ring& ring = *use->ring;
   ring.initiator = self.owner();
   ring.receiver = process->owner();
@@ -254,8 +273,8 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
   ring.park_channel = park_channel_of(qp);
   ring.magic = kRingMagic;
 
-  // The file is ready before anybody can learn of it. Then: claim, ready bit, wake, and only then the first WQE, so that
-  // a receiver never has a WQE taken by somebody whom it was not told of.
+  // The file is ready before anybody can learn of it. Then: claim, ready bit, wake, and only then
+  // the first WQE, so that a receiver never has a WQE taken by somebody whom it was not told of.
   uint32_t index = 0;
   for (; index < kRingsPerCq; ++index) {
     uint64_t expected = 0;
@@ -274,6 +293,8 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
     return IBV_WC_SUCCESS;
   }
   step("ring claimed");
+  ring.claimed.store(
+      1, std::memory_order_release);  // pairs with a reaper's look; before the first WQE is taken
   uint32_t high = cq->high.load();
   while (high < index + 1 && !cq->high.compare_exchange_weak(high, index + 1)) {
   }
@@ -292,7 +313,8 @@ ibv_wc_status connect(Qp& qp, uint32_t srqn, Peer** out, int* error, bool* full)
   Root& root = self.root();
   SrqRecord& record = root.srq(srqn % root.srqs());
   const uint64_t word = record.word.load(std::memory_order_acquire);
-  if (record_number(word) != srqn || record_life(word) != Life::kLive) return IBV_WC_REM_INV_REQ_ERR;
+  if (record_number(word) != srqn || record_life(word) != Life::kLive)
+    return IBV_WC_REM_INV_REQ_ERR;
   const uint64_t owner = record.owner;
   const XrcdKey xrcd = record.xrcd;
   const Ref ref = record.srq;
@@ -301,7 +323,8 @@ ibv_wc_status connect(Qp& qp, uint32_t srqn, Peer** out, int* error, bool* full)
   step("srq found");
 
   std::lock_guard lock(self.registry());
-  base::Result<std::shared_ptr<PeerProcess>> process = self.attach(owner_slot(owner), owner_incarnation(owner));
+  base::Result<std::shared_ptr<PeerProcess>> process =
+      self.attach(owner_slot(owner), owner_incarnation(owner));
   if (!process.ok()) {
     *error = fail(process.status());
     return IBV_WC_LOC_QP_OP_ERR;
@@ -310,7 +333,8 @@ ibv_wc_status connect(Qp& qp, uint32_t srqn, Peer** out, int* error, bool* full)
 
   const auto unreachable = [&](const base::Status& status) {
     *error = fail(status);
-    return status.code == ENOENT || status.code == EPROTO ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_LOC_QP_OP_ERR;
+    return status.code == ENOENT || status.code == EPROTO ? IBV_WC_REM_INV_REQ_ERR
+                                                          : IBV_WC_LOC_QP_OP_ERR;
   };
   base::Result<void*> place = process.value()->resolve(ref, sizeof(SrqShared));
   if (!place.ok()) return unreachable(place.status());
@@ -326,7 +350,8 @@ ibv_wc_status connect(Qp& qp, uint32_t srqn, Peer** out, int* error, bool* full)
   const Ref cq_ref = srq->cq;
   if (srq->srqn != srqn || peer->max_wr == 0 || peer->max_wr > kMaxSrqWr || peer->max_sge == 0 ||
       peer->max_sge > kMaxSrqSge || srq_bytes(peer->max_wr, peer->max_sge) > ref.bytes) {
-    return unreachable(base::Status::error(EPROTO, "read a peer's SRQ", "its sizes don't fit its memory"));
+    return unreachable(
+        base::Status::error(EPROTO, "read a peer's SRQ", "its sizes don't fit its memory"));
   }
   peer->words = reinterpret_cast<Word*>(reinterpret_cast<std::byte*>(srq) + srq_words_offset());
   peer->wqes = reinterpret_cast<std::byte*>(srq) + srq_wqes_offset(peer->max_wr);
@@ -338,7 +363,8 @@ ibv_wc_status connect(Qp& qp, uint32_t srqn, Peer** out, int* error, bool* full)
   if (!shared.ok()) return unreachable(shared.status());
   peer->shared = shared.value();
   const ibv_wc_status status =
-      claim_ring(qp, peer->process, static_cast<CqShared*>(cq_place.value()), peer->max_wr, &peer->ring, error, full);
+      claim_ring(qp, peer->process, static_cast<CqShared*>(cq_place.value()), peer->max_wr,
+                 &peer->ring, error, full);
   if (status != IBV_WC_SUCCESS || *full) return status;
   *out = peer.get();
   qp.peers.push_back(std::move(peer));
@@ -347,7 +373,8 @@ ibv_wc_status connect(Qp& qp, uint32_t srqn, Peer** out, int* error, bool* full)
 
 void release_park(Peer& peer) {
   if (peer.park == nullptr) return;
-  // Ours alone: nobody else stores to the entry while `who` names us, and a late waker compares the number.
+  // Ours alone: nobody else stores to the entry while `who` names us, and a late waker compares the
+  // number.
   peer.park->word.store(0);
   peer.park->who.store(0);
   peer.park = nullptr;
@@ -390,7 +417,8 @@ ibv_wc_status find_peer(Qp& qp, uint32_t srqn, Peer** out, int* error, bool* ful
   return status;
 }
 
-// --------------------------------------------------------------------------------------------------- take
+// ---------------------------------------------------------------------------------------------------
+// take
 
 /** One WQE for us, by one CAS each (R1, R4); max_wr when there is none. */
 uint32_t scan_and_take(Peer& peer, uint64_t posted, uint64_t taken) {
@@ -400,7 +428,8 @@ uint32_t scan_and_take(Peer& peer, uint64_t posted, uint64_t taken) {
     uint64_t expected = posted;
     // Acquire pairs with the owner's release of POSTED: the WQE's elements are there.
     if (peer.words[i].load(std::memory_order_relaxed) == posted &&
-        peer.words[i].compare_exchange_strong(expected, taken, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+        peer.words[i].compare_exchange_strong(expected, taken, std::memory_order_acq_rel,
+                                              std::memory_order_relaxed)) {
       peer.srq->hint.store(i + 1, std::memory_order_relaxed);
       step("taken");
       return i;
@@ -419,7 +448,8 @@ bool park(Qp& qp, Peer& peer) {
     const uint64_t who = park_who(qp.process->owner(), channel);
     for (uint32_t i = 0; i < kParkEntries; ++i) {
       uint64_t expected = 0;
-      if (srq.park[i].who.load(std::memory_order_relaxed) == 0 && srq.park[i].who.compare_exchange_strong(expected, who)) {
+      if (srq.park[i].who.load(std::memory_order_relaxed) == 0 &&
+          srq.park[i].who.compare_exchange_strong(expected, who)) {
         peer.park = &srq.park[i];
         peer.park_index = i;
         step("park claimed");
@@ -428,7 +458,8 @@ bool park(Qp& qp, Peer& peer) {
     }
     if (peer.park == nullptr) return false;
   }
-  // New at each parking, and never another process's: a late CAS of a waker can not clear it by mistake.
+  // New at each parking, and never another process's: a late CAS of a waker can not clear it by
+  // mistake.
   const uint64_t number = (static_cast<uint64_t>(qp.process->incarnation()) << 32) |
                           static_cast<uint32_t>(qp.process->next_number() | 1);
   peer.park->word.store(number);
@@ -444,41 +475,49 @@ uint32_t take(Qp& qp, Peer& peer, uint64_t* seen) {
   uint32_t index = scan_and_take(peer, posted, taken);
   if (index != peer.max_wr) return index;
   if (qp.attr.rnr_retry == 0 || !park(qp, peer)) return index;
-  // Registered; now look again (R10). This load and the owner's increment of `posted` are seq_cst, as are our setting of
-  // the parked bit and its reading of it: either we see what was posted or the owner sees us.
+  // Registered; now look again (R10). This load and the owner's increment of `posted` are seq_cst,
+  // as are our setting of the parked bit and its reading of it: either we see what was posted or
+  // the owner sees us.
   *seen = peer.srq->posted.load();
   index = scan_and_take(peer, posted, taken);
   if (index != peer.max_wr) peer.park->word.store(0);
   return index;
 }
 
-// ------------------------------------------------------------------------------------------------- scatter
+// -------------------------------------------------------------------------------------------------
+// scatter
 
 /** A region of the peer by key, from the private cache if its record has not changed. */
 const Translation* translation(Qp& qp, Peer& peer, uint32_t key) {
   Translation& cached = peer.translations[(key >> 8) % Peer::kTranslations];
   if (cached.key == key && cached.record != nullptr &&
-      cached.record->load(std::memory_order_acquire) == cached.state) {  // pairs with reg_mr / dereg_mr
+      cached.record->load(std::memory_order_acquire) ==
+          cached.state) {  // pairs with reg_mr / dereg_mr
     return &cached;
   }
   std::lock_guard lock(qp.process->registry());
   return translate(*qp.process, *peer.process, key, &cached) ? &cached : nullptr;
 }
 
-/** Moves bytes between local segments and one remote range, which lies in [address, +bytes) of the translation. */
+/** Moves bytes between local segments and one remote range, which lies in [address, +bytes) of the
+ * translation. */
 class Mover {
  public:
-  Mover(Qp& qp, Peer& peer, Segment* segments, int count) : qp_(qp), peer_(peer), segments_(segments), left_(count) {}
+  Mover(Qp& qp, Peer& peer, Segment* segments, int count)
+      : qp_(qp), peer_(peer), segments_(segments), left_(count) {}
 
   bool move(const Translation& to, uint64_t address, uint32_t bytes, bool read) {
     if (to.base == nullptr) return foreign(to.address + (address - to.iova), bytes, read);
     std::byte* remote = to.base + (address - to.iova);
-    // A naturally aligned 8-byte write is one atomic store: what polls such a counter never sees half of it. Release:
-    // who reads the new value (acquire) also sees the writes that were posted before it.
-    if (bytes == 8 && !read && left_ > 0 && segments_->bytes >= 8 && reinterpret_cast<uintptr_t>(remote) % 8 == 0) {
+    // A naturally aligned 8-byte write is one atomic store: what polls such a counter never sees
+    // half of it. Release: who reads the new value (acquire) also sees the writes that were posted
+    // before it.
+    if (bytes == 8 && !read && left_ > 0 && segments_->bytes >= 8 &&
+        reinterpret_cast<uintptr_t>(remote) % 8 == 0) {
       uint64_t value;
       memcpy(&value, segments_->data, 8);
-      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(remote)).store(value, std::memory_order_release);
+      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(remote))
+          .store(value, std::memory_order_release);
       skip(8);
       return true;
     }
@@ -529,8 +568,8 @@ class Mover {
       } else {
         iovec here = {segments_->data, n};
         iovec there = {own_memory + done, n};
-        const ssize_t moved =
-            read ? process_vm_readv(pid, &here, 1, &there, 1, 0) : process_vm_writev(pid, &here, 1, &there, 1, 0);
+        const ssize_t moved = read ? process_vm_readv(pid, &here, 1, &there, 1, 0)
+                                   : process_vm_writev(pid, &here, 1, &there, 1, 0);
         if (moved != static_cast<ssize_t>(n)) return false;
       }
       done += n;
@@ -552,7 +591,8 @@ struct ScatterResult {
 };
 
 /** Copies `total` bytes into the buffers of a taken WQE. */
-ScatterResult scatter(Qp& qp, Peer& peer, uint32_t index, Segment* segments, int count, uint32_t total) {
+ScatterResult scatter(Qp& qp, Peer& peer, uint32_t index, Segment* segments, int count,
+                      uint32_t total) {
   const Wqe& shared = *reinterpret_cast<const Wqe*>(peer.wqes + peer.stride * index);
   const uint32_t num_sge = shared.num_sge;
   if (num_sge > peer.max_sge) return {IBV_WC_REM_OP_ERR, IBV_WC_LOC_QP_OP_ERR};
@@ -581,8 +621,8 @@ ScatterResult scatter(Qp& qp, Peer& peer, uint32_t index, Segment* segments, int
   return {};
 }
 
-ibv_wc_status one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation& op, Segment* segments, int count,
-                        uint32_t total) {
+ibv_wc_status one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation& op,
+                        Segment* segments, int count, uint32_t total) {
   if (total == 0) return IBV_WC_SUCCESS;
   const uint32_t need = op.remote_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
   if ((qp.target->access.load(std::memory_order_relaxed) & need) == 0) return IBV_WC_REM_ACCESS_ERR;
@@ -592,15 +632,18 @@ ibv_wc_status one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operati
     return IBV_WC_REM_ACCESS_ERR;
   }
   Mover mover(qp, peer, segments, count);
-  return mover.move(*to, wr.wr.rdma.remote_addr, total, op.remote_read) ? IBV_WC_SUCCESS : IBV_WC_REM_OP_ERR;
+  return mover.move(*to, wr.wr.rdma.remote_addr, total, op.remote_read) ? IBV_WC_SUCCESS
+                                                                        : IBV_WC_REM_OP_ERR;
 }
 
-// ------------------------------------------------------------------------------------------------- commit
+// -------------------------------------------------------------------------------------------------
+// commit
 
 /** Room in the ring for one more entry, or the head that was seen when there is none (R3). */
 bool has_room(Qp& qp, RingUse& use, uint64_t* seen) {
   if (use.tail - use.head_seen < use.capacity) return true;
-  use.head_seen = use.ring->head.load(std::memory_order_acquire);  // pairs with the receiver's store of head
+  use.head_seen =
+      use.ring->head.load(std::memory_order_acquire);  // pairs with the receiver's store of head
   if (use.tail - use.head_seen < use.capacity) return true;
   if (park_channel_of(qp) != kNoChannel) {
     use.ring->park.store(qp.process->next_number());
@@ -611,8 +654,8 @@ bool has_room(Qp& qp, RingUse& use, uint64_t* seen) {
   return false;
 }
 
-void commit(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation& op, uint32_t index, uint32_t total,
-            ibv_wc_status status) {
+void commit(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation& op, uint32_t index,
+            uint32_t total, ibv_wc_status status) {
   RingUse& use = *peer.ring;
   Entry& entry = use.ring->entries[use.tail & (use.capacity - 1)];
   entry.wqe = index;
@@ -628,7 +671,8 @@ void commit(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation& op, uint
   entry.srqn = peer.srqn;
   entry.position = static_cast<uint32_t>(use.tail);
   step("entry written");
-  // The only commit (R1). Release: pairs with the receiver's acquire of the tail; it sees the entry and the copied bytes.
+  // The only commit (R1). Release: pairs with the receiver's acquire of the tail; it sees the entry
+  // and the copied bytes.
   use.ring->tail.store(++use.tail, std::memory_order_release);
   step("committed");
   use.solicited |= solicited;
@@ -638,7 +682,8 @@ void commit(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation& op, uint
   }
 }
 
-// ---------------------------------------------------------------------------------------------- one WR
+// ----------------------------------------------------------------------------------------------
+// one WR
 
 Outcome run(Qp& qp, const ibv_send_wr& wr) {
   const Operation op = operation_of(wr.opcode);
@@ -646,7 +691,8 @@ Outcome run(Qp& qp, const ibv_send_wr& wr) {
   int count = 0;
   uint32_t total = 0;
   ibv_wc_status status =
-      gather(qp, wr, op.remote_read ? static_cast<uint32_t>(IBV_ACCESS_LOCAL_WRITE) : 0, segments, &count, &total);
+      gather(qp, wr, op.remote_read ? static_cast<uint32_t>(IBV_ACCESS_LOCAL_WRITE) : 0, segments,
+             &count, &total);
   if (status != IBV_WC_SUCCESS) return Outcome::failed(status);
 
   if (!target_ready(qp)) {
@@ -748,7 +794,8 @@ bool worth_trying(Qp& qp) {
       if (qp.wait_peer->srq->posted.load(std::memory_order_acquire) != qp.wait_seen) return true;
       break;
     case WaitFor::kRing:
-      if (qp.wait_peer->ring->ring->head.load(std::memory_order_acquire) != qp.wait_seen) return true;
+      if (qp.wait_peer->ring->ring->head.load(std::memory_order_acquire) != qp.wait_seen)
+        return true;
       break;
     case WaitFor::kDirectory:
       return base::now_ns() - qp.wait_seen >= kLookAgainNs;
@@ -890,7 +937,9 @@ void forget_peers(Qp& qp) {
 void disconnect_all(Qp& qp) {
   forget_peers(qp);
   for (const auto& use : qp.rings) {
-    use->ring->closed.store(1, std::memory_order_release);  // after the last tail; the receiver reads it before the tail
+    use->ring->closed.store(
+        1,
+        std::memory_order_release);  // after the last tail; the receiver reads it before the tail
     step("ring closed");
     if (use->process->dead()) {
       remove_ring_file(qp, *use);

@@ -6,7 +6,8 @@
 
 #include "soft/qp.h"
 
-// The initiator does the whole operation in its own thread: there is no daemon and nobody on the other side has to run.
+// The initiator does the whole operation in its own thread: there is no daemon and nobody on the
+// other side has to run.
 
 namespace millrace::soft {
 
@@ -20,7 +21,8 @@ void progress(Context& context);
 void flush_waiting(Qp& qp);
 /** Forgets everything that waits, without completions. Needs the QP's lock. */
 void drop_waiting(Qp& qp);
-/** Closes this QP's rings and gives its park entries back; the QP will not send any more. Needs the QP's lock. */
+/** Closes this QP's rings and gives its park entries back; the QP will not send any more. Needs the
+ * QP's lock. */
 void disconnect_all(Qp& qp);
 /** Forgets peers (not the rings), e.g. because the target changes. Needs the QP's lock. */
 void forget_peers(Qp& qp);

@@ -4,11 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 
-// What lies in shared memory. Every structure is plain data plus lock-free atomics, starts zeroed (the files are
-// fresh), and is read by processes of other builds of the same major version: change a size or an offset and the
-// major version changes with it. Names of processes are (slot, incarnation); an incarnation is a number that is
-// never used twice in the life of a fabric, so a word that carries one can be compared and swapped without fear
-// of a newcomer in the same slot (R6, R10).
+// What lies in shared memory. Every structure is plain data plus lock-free atomics, starts zeroed
+// (the files are fresh), and is read by processes of other builds of the same major version: change
+// a size or an offset and the major version changes with it. Names of processes are (slot,
+// incarnation); an incarnation is a number that is never used twice in the life of a fabric, so a
+// word that carries one can be compared and swapped without fear of a newcomer in the same slot
+// (R6, R10).
 
 namespace millrace::soft {
 
@@ -22,20 +23,20 @@ inline constexpr uint32_t kByteOrder = 0x01020304u;
 inline constexpr uint32_t kProcesses = 256;
 inline constexpr uint32_t kSrqs = 4096;
 inline constexpr uint32_t kQps = 4096;
-inline constexpr uint32_t kXrcds = 1024;   ///< opened (process, domain) pairs
-inline constexpr uint32_t kQpHolders = 64; ///< processes that may hold one target QP
-inline constexpr uint32_t kMrs = 4096;     ///< a process
-inline constexpr uint32_t kBackings = 512; ///< mapped files a process has regions in
+inline constexpr uint32_t kXrcds = 1024;    ///< opened (process, domain) pairs
+inline constexpr uint32_t kQpHolders = 64;  ///< processes that may hold one target QP
+inline constexpr uint32_t kMrs = 4096;      ///< a process
+inline constexpr uint32_t kBackings = 512;  ///< mapped files a process has regions in
 inline constexpr uint32_t kBackingPath = 480;
 inline constexpr uint32_t kRingsPerCq = 1024;
-inline constexpr uint32_t kParkEntries = 256;    ///< QPs that may wait for one SRQ by being woken
+inline constexpr uint32_t kParkEntries = 256;  ///< QPs that may wait for one SRQ by being woken
 inline constexpr uint32_t kMaxSrqSge = 8;
 inline constexpr uint32_t kMaxSendSge = 30;
 inline constexpr uint32_t kMaxSrqWr = 16384;
 inline constexpr uint32_t kMaxCqe = 65536;
 inline constexpr uint32_t kNumberBits = 24;  ///< QP and SRQ numbers
 inline constexpr uint32_t kNumberMask = (1u << kNumberBits) - 1;
-inline constexpr size_t kUnit = 64;          ///< references count in cache lines
+inline constexpr size_t kUnit = 64;  ///< references count in cache lines
 inline constexpr size_t kChunkBytes = size_t{1} << 20;
 inline constexpr uint16_t kNoChannel = 0xFFFF;
 
@@ -48,7 +49,9 @@ static_assert(Half::is_always_lock_free && sizeof(Half) == 4);
 constexpr uint64_t owner_word(uint32_t slot, uint32_t incarnation) {
   return (static_cast<uint64_t>(slot) << 32) | incarnation;
 }
-constexpr uint32_t owner_slot(uint64_t owner) { return static_cast<uint32_t>(owner >> 32) & 0xFFFF; }
+constexpr uint32_t owner_slot(uint64_t owner) {
+  return static_cast<uint32_t>(owner >> 32) & 0xFFFF;
+}
 constexpr uint32_t owner_incarnation(uint64_t owner) { return static_cast<uint32_t>(owner); }
 
 /** State word of a receive WQE: exactly one of these (R1). */
@@ -68,7 +71,8 @@ struct Ref {
 };
 static_assert(sizeof(Ref) == 16);
 
-// ---------------------------------------------------------------------------------------------- root file
+// ----------------------------------------------------------------------------------------------
+// root file
 
 struct RootHeader {
   uint64_t magic;
@@ -93,10 +97,11 @@ constexpr uint64_t process_word(ProcessState state, uint32_t incarnation) {
   return (static_cast<uint64_t>(state) << 32) | incarnation;
 }
 
-/** One joined process. The state word changes only by CAS; the rest is written before it says LIVE. */
+/** One joined process. The state word changes only by CAS; the rest is written before it says LIVE.
+ */
 struct ProcessRecord {
-  Word state;         ///< process_word()
-  uint32_t pid;       ///< in the process's own pid namespace
+  Word state;    ///< process_word()
+  uint32_t pid;  ///< in the process's own pid namespace
   uint32_t reserved;
   uint64_t pid_namespace;  ///< inode of /proc/self/ns/pid: process_vm_* works only within one
   uint64_t boot;           ///< hash of the boot id
@@ -125,19 +130,23 @@ static_assert(sizeof(XrcdRecord) == 32);
 enum class Life : uint32_t { kFree = 0, kCreating = 1, kLive = 2, kClosing = 3 };
 
 /**
- * Commit word of an SRQ or QP record: number (24 bits), life (4), verbs state (4, QPs only), and an incarnation:
- * the creator's while CREATING and for objects that die with it; the closer's while CLOSING; 0 for a live target.
+ * Commit word of an SRQ or QP record: number (24 bits), life (4), verbs state (4, QPs only), and an
+ * incarnation: the creator's while CREATING and for objects that die with it; the closer's while
+ * CLOSING; 0 for a live target.
  */
 constexpr uint64_t record_word(uint32_t number, Life life, uint32_t state, uint32_t incarnation) {
   return (static_cast<uint64_t>(incarnation) << 32) | (static_cast<uint64_t>(state & 15) << 28) |
          (static_cast<uint64_t>(life) << 24) | (number & kNumberMask);
 }
-constexpr uint32_t record_number(uint64_t word) { return static_cast<uint32_t>(word) & kNumberMask; }
+constexpr uint32_t record_number(uint64_t word) {
+  return static_cast<uint32_t>(word) & kNumberMask;
+}
 constexpr Life record_life(uint64_t word) { return static_cast<Life>((word >> 24) & 15); }
 constexpr uint32_t record_state(uint64_t word) { return static_cast<uint32_t>(word >> 28) & 15; }
 constexpr uint32_t record_incarnation(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 
-/** Where an SRQ number leads. Filled before the word says LIVE; a reader copies and then reads the word again. */
+/** Where an SRQ number leads. Filled before the word says LIVE; a reader copies and then reads the
+ * word again. */
 struct SrqRecord {
   Word word;
   uint64_t owner;
@@ -167,7 +176,8 @@ static_assert(offsetof(QpRecord, holders) == 72);
 static_assert(sizeof(QpRecord) == 328);
 inline constexpr uint32_t kQpStride = 384;
 
-// ---------------------------------------------------------------------------------------- a process's chunks
+// ---------------------------------------------------------------------------------------- a
+// process's chunks
 
 /** A file that some registered regions of a process are a shared mapping of. */
 struct Backing {
@@ -183,17 +193,18 @@ inline constexpr uint32_t kNoBacking = 0xFFFFFFFF;
 constexpr uint64_t mr_live(uint32_t generation) { return (uint64_t{1} << 32) | generation; }
 
 /**
- * A registered region. Written by its owner before `state` says live; a peer copies it, reads `state` again and
- * uses the copy. `state` is 0 or mr_live(generation); the key is index << 8 | low byte of the generation.
+ * A registered region. Written by its owner before `state` says live; a peer copies it, reads
+ * `state` again and uses the copy. `state` is 0 or mr_live(generation); the key is index << 8 | low
+ * byte of the generation.
  */
 struct MrRecord {
   Word state;
-  uint64_t address;      ///< in the owner's address space
+  uint64_t address;  ///< in the owner's address space
   uint64_t length;
-  uint64_t iova;         ///< the address that work requests use for the first byte
+  uint64_t iova;  ///< the address that work requests use for the first byte
   uint32_t access;
   uint32_t pd;
-  uint32_t backing;      ///< index, or kNoBacking: memory that only process_vm_* reaches
+  uint32_t backing;  ///< index, or kNoBacking: memory that only process_vm_* reaches
   uint32_t generation;
   uint64_t file_offset;  ///< of `address` in the backing file
   uint64_t reserved;
@@ -215,67 +226,80 @@ enum class EntryKind : uint8_t { kRecv = 0, kRecvWithImm = 1 };
 
 /** One receive completion on its way from an initiator. */
 struct Entry {
-  uint32_t wqe;       ///< index in the SRQ
+  uint32_t wqe;  ///< index in the SRQ
   uint32_t byte_len;
-  uint32_t imm;       ///< network order, as posted
-  uint8_t opcode;     ///< ibv_wc_opcode - IBV_WC_RECV
-  uint8_t flags;      ///< ibv_wc_flags
-  uint8_t status;     ///< ibv_wc_status
+  uint32_t imm;    ///< network order, as posted
+  uint8_t opcode;  ///< ibv_wc_opcode - IBV_WC_RECV
+  uint8_t flags;   ///< ibv_wc_flags
+  uint8_t status;  ///< ibv_wc_status
   uint8_t solicited;
   uint32_t src_qp;
-  uint32_t qp_num;    ///< of the target
+  uint32_t qp_num;  ///< of the target
   uint32_t srqn;
   uint32_t position;  ///< low half of the ring position, to find a damaged ring
 };
 static_assert(sizeof(Entry) == 32);
 
 /**
- * Completions of one initiating QP for one CQ: a file of its own, made by the initiator before it claims a directory
- * entry, named after numbers that both sides know (ring_name), and removed by the receiver. So what was committed can
- * be read however the initiator ends. The initiator writes entries and tail, the receiver head. Head and tail only
- * grow and are never set to zero (R3).
+ * Completions of one initiating QP for one CQ: a file of its own, made by the initiator before it
+ * claims a directory entry, named after numbers that both sides know (ring_name), and removed by
+ * the receiver. So what was committed can be read however the initiator ends. The initiator writes
+ * entries and tail, the receiver head. Head and tail only grow and are never set to zero (R3).
  */
 struct Ring {
   uint64_t magic;
   uint64_t initiator;
   uint64_t receiver;
   uint32_t qpn;
-  uint32_t capacity;       ///< a power of two
-  uint32_t park_channel;   ///< wake FIFO of the initiator
-  uint32_t reserved0;
+  uint32_t capacity;      ///< a power of two
+  uint32_t park_channel;  ///< wake FIFO of the initiator
+  /** Set between the claim and its announcement. 0 and a dead initiator: nothing was ever
+   * committed, anybody may remove it. */
+  Half claimed;
   uint64_t reserved[3];
-  alignas(64) Word tail;   ///< the only commit (R1)
-  Half closed;             ///< set after the last tail; the initiator will not touch the ring any more
+  alignas(64) Word tail;  ///< the only commit (R1)
+  Half closed;  ///< set after the last tail; the initiator will not touch the ring any more
   alignas(64) Word head;
-  alignas(64) Word park;   ///< the initiator waits for room: a number new at each parking (R10); 0 nobody
+  alignas(64)
+      Word park;  ///< the initiator waits for room: a number new at each parking (R10); 0 nobody
   alignas(64) Entry entries[1];  // capacity of them
 };
 static_assert(offsetof(Ring, tail) == 64 && offsetof(Ring, head) == 128);
 static_assert(offsetof(Ring, park) == 192 && offsetof(Ring, entries) == 256);
-constexpr size_t ring_bytes(uint32_t capacity) { return offsetof(Ring, entries) + capacity * sizeof(Entry); }
+constexpr size_t ring_bytes(uint32_t capacity) {
+  return offsetof(Ring, entries) + capacity * sizeof(Entry);
+}
 
 /**
- * Directory entry of a CQ: who owns the ring with that index. One word and nothing else, because the ring's name
- * follows from it: incarnation (32 bits), slot (8), QP number (24); 0 is free. Only the receiver ever frees one.
+ * Directory entry of a CQ: who owns the ring with that index. One word and nothing else, because
+ * the ring's name follows from it: incarnation (32 bits), slot (8), QP number (24); 0 is free. Only
+ * the receiver ever frees one.
  */
 constexpr uint64_t directory_word(uint32_t slot, uint32_t incarnation, uint32_t qpn) {
-  return (static_cast<uint64_t>(incarnation) << 32) | (static_cast<uint64_t>(slot & 0xFF) << 24) | (qpn & kNumberMask);
+  return (static_cast<uint64_t>(incarnation) << 32) | (static_cast<uint64_t>(slot & 0xFF) << 24) |
+         (qpn & kNumberMask);
 }
-constexpr uint32_t directory_slot(uint64_t word) { return static_cast<uint32_t>(word >> 24) & 0xFF; }
-constexpr uint32_t directory_incarnation(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
-constexpr uint32_t directory_qpn(uint64_t word) { return static_cast<uint32_t>(word) & kNumberMask; }
+constexpr uint32_t directory_slot(uint64_t word) {
+  return static_cast<uint32_t>(word >> 24) & 0xFF;
+}
+constexpr uint32_t directory_incarnation(uint64_t word) {
+  return static_cast<uint32_t>(word >> 32);
+}
+constexpr uint32_t directory_qpn(uint64_t word) {
+  return static_cast<uint32_t>(word) & kNumberMask;
+}
 static_assert(kProcesses <= 256);
 
 /** The part of a CQ that initiators see. Lives in its owner's chunk. */
 struct CqShared {
   uint64_t owner;
-  uint64_t serial;    ///< number of the CQ in its process, never used again: part of the rings' names
-  uint32_t channel;   ///< wake FIFO of the owner, or kNoChannel
+  uint64_t serial;  ///< number of the CQ in its process, never used again: part of the rings' names
+  uint32_t channel;  ///< wake FIFO of the owner, or kNoChannel
   uint32_t reserved;
   uint64_t reserved2[5];
   /** 0 not armed, else a number new at each arming; bit 0: solicited completions only (R7). */
   alignas(64) Word armed;
-  alignas(64) Half high;   ///< directory entries below this have been used
+  alignas(64) Half high;  ///< directory entries below this have been used
   alignas(64) Word ready[kRingsPerCq / 64];
   Word directory[kRingsPerCq];  ///< directory_word()
 };
@@ -317,8 +341,9 @@ struct SrqShared {
   uint32_t wqes_offset;
   Ref cq;
   uint64_t reserved[2];
-  alignas(64) Half hint;         ///< where the next take looks first; only a hint
-  alignas(64) Word posted;       ///< changes at each posting: who found nothing need not look again until it does
+  alignas(64) Half hint;  ///< where the next take looks first; only a hint
+  alignas(64) Word
+      posted;  ///< changes at each posting: who found nothing need not look again until it does
   alignas(64) Word parked[kParkEntries / 64];  ///< which park entries may be in use
   alignas(64) ParkEntry park[kParkEntries];
 };

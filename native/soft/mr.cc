@@ -29,7 +29,8 @@ struct MappedFile {
   uint64_t offset = 0;  ///< of the range in the file
 };
 
-/** Looks the range up in /proc/self/maps; false unless one shared mapping of a file with a name holds all of it. */
+/** Looks the range up in /proc/self/maps; false unless one shared mapping of a file with a name
+ * holds all of it. */
 bool find_mapped_file(uint64_t address, uint64_t length, MappedFile* out) {
   FILE* maps = fopen("/proc/self/maps", "re");
   if (maps == nullptr) return false;
@@ -41,17 +42,24 @@ bool find_mapped_file(uint64_t address, uint64_t length, MappedFile* out) {
     unsigned major = 0, minor = 0;
     char flags[8] = {};
     int path_at = 0;
-    if (sscanf(line, "%llx-%llx %7s %llx %x:%x %llu %n", &start, &end, flags, &offset, &major, &minor, &inode, &path_at) < 7) {
+    if (sscanf(line, "%llx-%llx %7s %llx %x:%x %llu %n", &start, &end, flags, &offset, &major,
+               &minor, &inode, &path_at) < 7) {
       continue;
     }
     if (address < start || address >= end) continue;
-    if (length > end - address || flags[3] != 's' || flags[1] != 'w' || inode == 0 || path_at == 0) break;
+    if (length > end - address || flags[3] != 's' || flags[1] != 'w' || inode == 0 || path_at == 0)
+      break;
     std::string path = line + path_at;
     while (!path.empty() && path.back() == '\n') path.pop_back();
-    // A name that the kernel had to escape, or no name in the filesystem any more: others can't open it.
-    if (path.empty() || path[0] != '/' || path.find('\\') != std::string::npos || path.size() >= kBackingPath) break;
+    // A name that the kernel had to escape, or no name in the filesystem any more: others can't
+    // open it.
+    if (path.empty() || path[0] != '/' || path.find('\\') != std::string::npos ||
+        path.size() >= kBackingPath)
+      break;
     struct stat info;
-    if (stat(path.c_str(), &info) != 0 || info.st_ino != inode || info.st_dev != makedev(major, minor)) break;
+    if (stat(path.c_str(), &info) != 0 || info.st_ino != inode ||
+        info.st_dev != makedev(major, minor))
+      break;
     out->path = path;
     out->device = static_cast<uint64_t>(info.st_dev);
     out->inode = inode;
@@ -63,14 +71,16 @@ bool find_mapped_file(uint64_t address, uint64_t length, MappedFile* out) {
   return found;
 }
 
-/** The backing's index in our table, with one more user; kNoBacking when the table is full. Needs registry(). */
+/** The backing's index in our table, with one more user; kNoBacking when the table is full. Needs
+ * registry(). */
 uint32_t use_backing(ProcessShared& shared, const MappedFile& file) {
   uint32_t spare = kNoBacking;
   for (uint32_t i = 0; i < kBackings; ++i) {
     Backing& backing = shared.backings[i];
     if (backing.users.load(std::memory_order_relaxed) == 0) {
       if (spare == kNoBacking) spare = i;
-    } else if (backing.device == file.device && backing.inode == file.inode && file.path == backing.path) {
+    } else if (backing.device == file.device && backing.inode == file.inode &&
+               file.path == backing.path) {
       backing.users.fetch_add(1, std::memory_order_relaxed);
       return i;
     }
@@ -92,7 +102,8 @@ std::byte* local_address(Process& process, uint32_t pd, const ibv_sge& sge, uint
   const MrRecord& record = process.shared().mrs[index];
   const uint64_t state = record.state.load(std::memory_order_acquire);  // pairs with reg_mr
   if (state == 0 || (state & 0xFF) != (sge.lkey & 0xFF)) return nullptr;
-  if (record.pd != pd || (record.access & access) != access || !in_region(record.iova, record.length, sge.addr, sge.length)) {
+  if (record.pd != pd || (record.access & access) != access ||
+      !in_region(record.iova, record.length, sge.addr, sge.length)) {
     return nullptr;
   }
   return reinterpret_cast<std::byte*>(record.address + (sge.addr - record.iova));
@@ -137,14 +148,18 @@ bool translate(Process& process, PeerProcess& peer, uint32_t key, Translation* o
   return true;
 }
 
-ibv_mr* reg_mr_iova2(ibv_pd* pd_handle, void* addr, size_t length, uint64_t iova, unsigned int access) {
+ibv_mr* reg_mr_iova2(ibv_pd* pd_handle, void* addr, size_t length, uint64_t iova,
+                     unsigned int access) {
   if (forked()) return fail_null(EPERM, "register memory", "this process was forked");
-  if (length == 0 || reinterpret_cast<uintptr_t>(addr) + length < reinterpret_cast<uintptr_t>(addr) || iova + length < iova) {
+  if (length == 0 ||
+      reinterpret_cast<uintptr_t>(addr) + length < reinterpret_cast<uintptr_t>(addr) ||
+      iova + length < iova) {
     return fail_null(EINVAL, "register memory", base::format("%zu bytes at %p", length, addr));
   }
   const unsigned int remote_writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   if ((access & remote_writes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
-    return fail_null(EINVAL, "register memory", "remote write or atomic access needs local write access too");
+    return fail_null(EINVAL, "register memory",
+                     "remote write or atomic access needs local write access too");
   }
   Pd& pd = Pd::of(pd_handle);
   Context& context = Context::of(pd_handle->context);
@@ -152,7 +167,8 @@ ibv_mr* reg_mr_iova2(ibv_pd* pd_handle, void* addr, size_t length, uint64_t iova
   MappedFile file;
   const bool mapped = find_mapped_file(reinterpret_cast<uintptr_t>(addr), length, &file);
   if (!mapped && (access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ)) != 0) {
-    // Peers reach it by process_vm_*; where Yama is on they need our leave. Without Yama this fails, which is fine.
+    // Peers reach it by process_vm_*; where Yama is on they need our leave. Without Yama this
+    // fails, which is fine.
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   }
   auto mr = std::make_unique<Mr>();
@@ -160,7 +176,8 @@ ibv_mr* reg_mr_iova2(ibv_pd* pd_handle, void* addr, size_t length, uint64_t iova
   ProcessShared& shared = process.shared();
   const uint32_t index = process.claim_mr();
   if (index == kMrs) {
-    return fail_null(ENOMEM, "register memory", base::format("all %u regions of this process are in use", kMrs));
+    return fail_null(ENOMEM, "register memory",
+                     base::format("all %u regions of this process are in use", kMrs));
   }
   MrRecord& record = shared.mrs[index];
   record.address = reinterpret_cast<uintptr_t>(addr);
@@ -172,7 +189,8 @@ ibv_mr* reg_mr_iova2(ibv_pd* pd_handle, void* addr, size_t length, uint64_t iova
   record.file_offset = mapped ? file.offset : 0;
   ++record.generation;
   step("region filled");
-  record.state.store(mr_live(record.generation), std::memory_order_release);  // pairs with translate, local_address
+  record.state.store(mr_live(record.generation),
+                     std::memory_order_release);  // pairs with translate, local_address
   mr->index = index;
   mr->pd = pd.number;
   mr->mr.context = pd_handle->context;
@@ -187,7 +205,8 @@ ibv_mr* reg_mr_iova2(ibv_pd* pd_handle, void* addr, size_t length, uint64_t iova
 }
 
 ibv_mr* reg_mr(ibv_pd* pd, void* addr, size_t length, int access) {
-  return reg_mr_iova2(pd, addr, length, reinterpret_cast<uintptr_t>(addr), static_cast<unsigned int>(access));
+  return reg_mr_iova2(pd, addr, length, reinterpret_cast<uintptr_t>(addr),
+                      static_cast<unsigned int>(access));
 }
 
 ibv_mr* reg_mr_iova(ibv_pd* pd, void* addr, size_t length, uint64_t iova, int access) {
@@ -204,7 +223,8 @@ int dereg_mr(ibv_mr* handle) {
     ProcessShared& shared = process.shared();
     MrRecord& record = shared.mrs[mr->index];
     record.state.store(0, std::memory_order_release);
-    if (record.backing < kBackings) shared.backings[record.backing].users.fetch_sub(1, std::memory_order_relaxed);
+    if (record.backing < kBackings)
+      shared.backings[record.backing].users.fetch_sub(1, std::memory_order_relaxed);
     process.release_mr(mr->index);
   }
   Pd::of(handle->pd).users.fetch_sub(1);

@@ -20,24 +20,25 @@ struct Mr {
 };
 
 /**
- * A peer's region as this process reaches it: a checked copy of its record and, if it is a shared mapping of a file,
- * our own mapping of that file. Valid while the record's state is `state`.
+ * A peer's region as this process reaches it: a checked copy of its record and, if it is a shared
+ * mapping of a file, our own mapping of that file. Valid while the record's state is `state`.
  */
 struct Translation {
   uint32_t key = 0;
-  uint64_t state = 0;             ///< 0: nothing
-  const Word* record = nullptr;   ///< the live state word, in the peer's chunk
+  uint64_t state = 0;            ///< 0: nothing
+  const Word* record = nullptr;  ///< the live state word, in the peer's chunk
   uint64_t iova = 0;
   uint64_t length = 0;
-  uint64_t address = 0;           ///< in the peer, for process_vm_*
+  uint64_t address = 0;  ///< in the peer, for process_vm_*
   uint32_t access = 0;
   uint32_t pd = 0;
-  std::byte* base = nullptr;      ///< of `iova` here; null: foreign memory
+  std::byte* base = nullptr;  ///< of `iova` here; null: foreign memory
   std::shared_ptr<base::Mapping> map;
 };
 
 /**
- * Fills a translation of `key` in a peer's table; needs the process's registry mutex. False: there is no such region.
+ * Fills a translation of `key` in a peer's table; needs the process's registry mutex. False: there
+ * is no such region.
  */
 bool translate(Process& process, PeerProcess& peer, uint32_t key, Translation* out);
 

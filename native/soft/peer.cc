@@ -30,9 +30,10 @@ base::Result<void*> PeerProcess::resolve(const Ref& ref, size_t min_bytes) {
   const size_t offset = size_t{ref.unit} * kUnit;
   const size_t size = map.value()->size();
   if (ref.bytes < min_bytes || offset > size || ref.bytes > size - offset) {
-    return base::Status::error(EPROTO, "map a peer's memory",
-                               base::format("reference %u.%u+%u lies outside %s", ref.chunk, ref.unit, ref.bytes,
-                                            chunk_name(slot_, incarnation_, ref.chunk).c_str()));
+    return base::Status::error(
+        EPROTO, "map a peer's memory",
+        base::format("reference %u.%u+%u lies outside %s", ref.chunk, ref.unit, ref.bytes,
+                     chunk_name(slot_, incarnation_, ref.chunk).c_str()));
   }
   return static_cast<void*>(map.value()->data() + offset);
 }

@@ -15,13 +15,15 @@ namespace millrace::soft {
 class Root;
 
 /**
- * Another process of the fabric (or this one), as far as this process has to do with it: its chunks mapped on first
- * reference, the write ends of its wake FIFOs, and its presence. Held by whoever uses its memory; mappings go with
- * the last holder, so a dead peer's memory stays readable until its rings are drained and not longer.
+ * Another process of the fabric (or this one), as far as this process has to do with it: its chunks
+ * mapped on first reference, the write ends of its wake FIFOs, and its presence. Held by whoever
+ * uses its memory; mappings go with the last holder, so a dead peer's memory stays readable until
+ * its rings are drained and not longer.
  */
 class PeerProcess {
  public:
-  PeerProcess(Root& root, uint32_t slot, uint32_t incarnation) : root_(root), slot_(slot), incarnation_(incarnation) {}
+  PeerProcess(Root& root, uint32_t slot, uint32_t incarnation)
+      : root_(root), slot_(slot), incarnation_(incarnation) {}
 
   uint32_t slot() const { return slot_; }
   uint32_t incarnation() const { return incarnation_; }
@@ -32,7 +34,8 @@ class PeerProcess {
 
   // The rest needs the process's registry mutex.
 
-  /** A structure in its chunks; maps the chunk when needed. Checked against the mapping's size (I9). */
+  /** A structure in its chunks; maps the chunk when needed. Checked against the mapping's size
+   * (I9). */
   base::Result<void*> resolve(const Ref& ref, size_t min_bytes);
   base::Result<ProcessShared*> shared();
   /** The write end of one of its wake FIFOs, or -1. Belongs to this object. */

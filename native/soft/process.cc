@@ -24,7 +24,8 @@ namespace {
 constexpr uint64_t kDeathCheckNs = 1'000'000;
 
 std::mutex& instance_mutex() {
-  static std::mutex* mutex = new std::mutex;  // never destroyed: atexit handlers of others may still close devices
+  static std::mutex* mutex =
+      new std::mutex;  // never destroyed: atexit handlers of others may still close devices
   return *mutex;
 }
 std::atomic<Process*> instance{nullptr};
@@ -40,7 +41,8 @@ void child_after_fork() {
 void at_exit() {
   if (is_forked.load(std::memory_order_relaxed)) return;
   std::unique_lock lock(instance_mutex(), std::try_to_lock);
-  if (!lock.owns_lock()) return;  // a thread is joining or leaving; what it leaves behind, the next one reaps
+  if (!lock.owns_lock())
+    return;  // a thread is joining or leaving; what it leaves behind, the next one reaps
   Process* process = instance.load(std::memory_order_relaxed);
   if (process != nullptr) process->leave_at_exit();
 }
@@ -58,13 +60,15 @@ uint64_t boot_hash() {
   base::Fd fd(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   char text[64];
   const ssize_t n = fd.valid() ? read(fd.get(), text, sizeof(text)) : 0;
-  for (ssize_t i = 0; i < n; ++i) hash = (hash ^ static_cast<unsigned char>(text[i])) * 0x100000001b3u;
+  for (ssize_t i = 0; i < n; ++i)
+    hash = (hash ^ static_cast<unsigned char>(text[i])) * 0x100000001b3u;
   return hash;
 }
 
 base::Status os_error(const char* what, const std::string& detail = {}) {
   const int error = errno;
-  return base::Status::error(error, what, detail.empty() ? strerror(error) : detail + ": " + strerror(error));
+  return base::Status::error(error, what,
+                             detail.empty() ? strerror(error) : detail + ": " + strerror(error));
 }
 
 }  // namespace
@@ -75,9 +79,10 @@ Process* Process::current() { return instance.load(std::memory_order_acquire); }
 
 base::Result<Process*> Process::acquire() {
   if (forked()) {
-    return base::Status::error(EPERM, "open the software device",
-                               "this process was forked from one that had opened it; start a new program (exec) "
-                               "instead");
+    return base::Status::error(
+        EPERM, "open the software device",
+        "this process was forked from one that had opened it; start a new program (exec) "
+        "instead");
   }
   install_hooks_once();
   std::lock_guard lock(instance_mutex());
@@ -119,7 +124,8 @@ base::Status Process::join() {
   struct stat ns;
   pid_namespace_ = stat("/proc/self/ns/pid", &ns) == 0 ? static_cast<uint64_t>(ns.st_ino) : 0;
 
-  // The last leaver may remove the folder between our making it and our locking it; then we make it again.
+  // The last leaver may remove the folder between our making it and our locking it; then we make it
+  // again.
   for (int attempt = 0;; ++attempt) {
     base::Status status = make_folders(path_);
     if (!status.ok()) {
@@ -153,10 +159,10 @@ base::Status Process::claim_slot() {
   uint32_t slot = 0;
   for (;; ++slot) {
     if (slot == root_->processes()) {
-      return base::Status::error(
-          EAGAIN, "join the fabric",
-          base::format("%s has all its %u process slots in use; choose another MILLRACE_FABRIC for some of them",
-                       path_.folder.c_str(), root_->processes()));
+      return base::Status::error(EAGAIN, "join the fabric",
+                                 base::format("%s has all its %u process slots in use; choose "
+                                              "another MILLRACE_FABRIC for some of them",
+                                              path_.folder.c_str(), root_->processes()));
     }
     const uint64_t word = root_->process(slot).state.load();
     if (static_cast<ProcessState>(word >> 32) != ProcessState::kFree) continue;
@@ -166,11 +172,13 @@ base::Status Process::claim_slot() {
   }
   slot_ = slot;
   step("slot locked");
-  base::Result<base::Mapping> map = base::map_shared(presence_.get(), static_cast<size_t>(sysconf(_SC_PAGESIZE)), 0, false);
+  base::Result<base::Mapping> map =
+      base::map_shared(presence_.get(), static_cast<size_t>(sysconf(_SC_PAGESIZE)), 0, false);
   if (!map.ok()) return map.status();
   presence_map_ = map.take();
   // A forked child must not keep our presence up.
-  if (madvise(presence_map_.data(), presence_map_.size(), MADV_DONTFORK) != 0) return os_error("protect presence from fork");
+  if (madvise(presence_map_.data(), presence_map_.size(), MADV_DONTFORK) != 0)
+    return os_error("protect presence from fork");
 
   base::Result<Chunks> chunks = Chunks::create(root_->folder(), path_.folder, slot_, incarnation());
   if (!chunks.ok()) return chunks.status();
@@ -186,8 +194,10 @@ base::Status Process::claim_slot() {
   shared_part.magic = kProcessMagic;
 
   const std::string name = alive_name(slot_, incarnation());
-  if (mkfifoat(root_->folder(), name.c_str(), 0600) != 0) return undo(os_error("create presence FIFO", name));
-  alive_ = base::Fd(openat(root_->folder(), name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
+  if (mkfifoat(root_->folder(), name.c_str(), 0600) != 0)
+    return undo(os_error("create presence FIFO", name));
+  alive_ =
+      base::Fd(openat(root_->folder(), name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   if (!alive_.valid()) return undo(os_error("open presence FIFO", name));
   step("presence made");
 
@@ -201,12 +211,14 @@ base::Status Process::claim_slot() {
 }
 
 void Process::leave(bool at_exit) {
-  // Without the folder's lock (somebody stopped holds it) the own things still go; the rest is the next joiner's.
+  // Without the folder's lock (somebody stopped holds it) the own things still go; the rest is the
+  // next joiner's.
   base::Result<FolderLock> lock = FolderLock::take(path_, at_exit ? 200 : 2000);
   reap_process(*root_, slot_, incarnation(), nullptr, at_exit);
   if (lock.ok()) {
     reap_all(*root_);
-    if (!anybody_present(*root_, static_cast<int>(slot_))) remove_fabric(path_, lock.value().folder());
+    if (!anybody_present(*root_, static_cast<int>(slot_)))
+      remove_fabric(path_, lock.value().folder());
   }
 }
 
@@ -235,7 +247,8 @@ base::Result<std::shared_ptr<PeerProcess>> Process::attach(uint32_t slot, uint32
     return peer;
   }
   // First open, then test the lock: a FIFO that is opened after its writer's end never hangs up.
-  base::Fd alive(openat(root_->folder(), alive_name(slot, incarnation).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
+  base::Fd alive(openat(root_->folder(), alive_name(slot, incarnation).c_str(),
+                        O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   if (!alive.valid() && errno != ENOENT) return os_error("watch a peer's presence");
   step("watched");
   if (root_->is_dead(slot, incarnation)) {
@@ -255,7 +268,8 @@ base::Result<std::shared_ptr<PeerProcess>> Process::attach(uint32_t slot, uint32
   epoll_event event = {};
   event.events = 0;  // hang-ups are always reported
   event.data.u64 = incarnation;
-  if (epoll_ctl(presence_epoll_.get(), EPOLL_CTL_ADD, alive.get(), &event) != 0) return os_error("watch a peer's presence");
+  if (epoll_ctl(presence_epoll_.get(), EPOLL_CTL_ADD, alive.get(), &event) != 0)
+    return os_error("watch a peer's presence");
   peer->alive = std::move(alive);
   peers_.emplace(incarnation, peer);
   return peer;
@@ -270,14 +284,17 @@ uint32_t Process::claim_mr() {
   return index;
 }
 
-std::shared_ptr<base::Mapping> Process::map_backing(const XrcdKey& file, const char* path, uint64_t bytes) {
+std::shared_ptr<base::Mapping> Process::map_backing(const XrcdKey& file, const char* path,
+                                                    uint64_t bytes) {
   std::weak_ptr<base::Mapping>& known = backings_[{file.device, file.inode}];
   std::shared_ptr<base::Mapping> map = known.lock();
   if (map != nullptr && map->size() >= bytes) return map;
   base::Fd fd(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   struct stat info;
-  if (!fd.valid() || fstat(fd.get(), &info) != 0 || static_cast<uint64_t>(info.st_dev) != file.device ||
-      static_cast<uint64_t>(info.st_ino) != file.inode || static_cast<uint64_t>(info.st_size) < bytes) {
+  if (!fd.valid() || fstat(fd.get(), &info) != 0 ||
+      static_cast<uint64_t>(info.st_dev) != file.device ||
+      static_cast<uint64_t>(info.st_ino) != file.inode ||
+      static_cast<uint64_t>(info.st_size) < bytes) {
     return nullptr;
   }
   base::Result<base::Mapping> fresh = base::map_shared(fd.get(), static_cast<size_t>(info.st_size));
@@ -293,7 +310,9 @@ void Process::maybe_check_deaths(uint64_t now) {
     uint64_t due = next_death_check_.load(std::memory_order_relaxed);
     if (now < due) return;
     // One thread of many looks.
-    if (!next_death_check_.compare_exchange_strong(due, now + kDeathCheckNs, std::memory_order_relaxed)) return;
+    if (!next_death_check_.compare_exchange_strong(due, now + kDeathCheckNs,
+                                                   std::memory_order_relaxed))
+      return;
   }
   check_deaths();
 }
@@ -316,7 +335,8 @@ void Process::check_deaths() {
       }
       auto found = peers_.find(static_cast<uint32_t>(events[i].data.u64));
       if (found == peers_.end()) continue;
-      // A hang-up alone is not death (R5): a program may close all its descriptors. Watched by time from here on.
+      // A hang-up alone is not death (R5): a program may close all its descriptors. Watched by time
+      // from here on.
       PeerProcess& peer = *found->second;
       epoll_ctl(presence_epoll_.get(), EPOLL_CTL_DEL, peer.alive.get(), nullptr);
       if (!peer.suspect) {
@@ -343,9 +363,9 @@ void Process::check_deaths() {
 
 void Process::handle_death(const std::shared_ptr<PeerProcess>& peer) {
   step("death");
-  reap_what_it_took(*this, *peer);                                // our SRQs and CQs (R2)
-  reap_process(*root_, peer->slot(), peer->incarnation());        // the fabric's records and its files
-  wake_after_death(*this, *peer);                                 // our own WRs that waited for it (R8, R10)
+  reap_what_it_took(*this, *peer);                          // our SRQs and CQs (R2)
+  reap_process(*root_, peer->slot(), peer->incarnation());  // the fabric's records and its files
+  wake_after_death(*this, *peer);  // our own WRs that waited for it (R8, R10)
 }
 
 }  // namespace millrace::soft

@@ -23,7 +23,8 @@ struct Srq;
 bool forked();
 
 /**
- * This process in the fabric: one slot, shared by all its contexts and threads. Exists while a context is open.
+ * This process in the fabric: one slot, shared by all its contexts and threads. Exists while a
+ * context is open.
  *
  * Locks, outermost first; the data path takes only the private ones of its QP and CQ:
  *   objects  creating and destroying verbs objects; handling a death
@@ -57,22 +58,25 @@ class Process {
   uint32_t next_channel() { return channels_made_ < kNoChannel ? channels_made_++ : kNoChannel; }
 
   /**
-   * The peer with this name; from the first call on its death is noticed. A peer that is already dead comes back
-   * marked so. Needs registry(). Null (with errno in the status) only when descriptors or memory run out.
+   * The peer with this name; from the first call on its death is noticed. A peer that is already
+   * dead comes back marked so. Needs registry(). Null (with errno in the status) only when
+   * descriptors or memory run out.
    */
   base::Result<std::shared_ptr<PeerProcess>> attach(uint32_t slot, uint32_t incarnation);
 
-  /** An unused region index, least recently used first, so that a key comes back late; kMrs: none. Needs registry(). */
+  /** An unused region index, least recently used first, so that a key comes back late; kMrs: none.
+   * Needs registry(). */
   uint32_t claim_mr();
   void release_mr(uint32_t index) { free_mrs_.push_back(index); }
 
   /**
-   * A mapping of a peer's file, at least `bytes` long; shared by all regions in it. Null if the file can't be reached
-   * by that name from here, or is another one by now. Needs registry().
+   * A mapping of a peer's file, at least `bytes` long; shared by all regions in it. Null if the
+   * file can't be reached by that name from here, or is another one by now. Needs registry().
    */
   std::shared_ptr<base::Mapping> map_backing(const XrcdKey& file, const char* path, uint64_t bytes);
 
-  /** SRQs of this process by number, for completions. Readers hold no lock: slots are atomic, numbers are compared. */
+  /** SRQs of this process by number, for completions. Readers hold no lock: slots are atomic,
+   * numbers are compared. */
   std::atomic<Srq*> srq_table[kSrqs] = {};
 
   /** Contexts and CQs of this process. Needs objects(). */
@@ -84,9 +88,9 @@ class Process {
   int presence_fd() const { return presence_epoll_.get(); }
 
   /**
-   * Looks for deaths and handles them (R2, R5, R8). Called from polls that found nothing (at most once a
-   * millisecond) and when the presence descriptor is readable. Takes objects() if it is free, else leaves it to the next
-   * call. No lock may be held.
+   * Looks for deaths and handles them (R2, R5, R8). Called from polls that found nothing (at most
+   * once a millisecond) and when the presence descriptor is readable. Takes objects() if it is
+   * free, else leaves it to the next call. No lock may be held.
    */
   void check_deaths();
   /** check_deaths() if the last one is at least a millisecond ago or somebody asked for one. */
@@ -111,21 +115,23 @@ class Process {
 
   FabricPath path_;
   std::unique_ptr<Root> root_;
-  base::Fd presence_;           ///< the open file description that holds our lock
-  base::Mapping presence_map_;  ///< keeps that description alive if a program closes all its descriptors (R5)
+  base::Fd presence_;  ///< the open file description that holds our lock
+  base::Mapping
+      presence_map_;  ///< keeps that description alive if a program closes all its descriptors (R5)
   base::Fd alive_;
   Chunks chunks_;
   uint32_t slot_ = 0;
   uint64_t pid_namespace_ = 0;
   uint32_t users_ = 0;
-  std::deque<uint32_t> free_mrs_;    ///< needs registry_
-  uint32_t mrs_used_ = 0;            ///< indices below this were used; needs registry_
-  std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<base::Mapping>> backings_;  ///< needs registry_
+  std::deque<uint32_t> free_mrs_;  ///< needs registry_
+  uint32_t mrs_used_ = 0;          ///< indices below this were used; needs registry_
+  std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<base::Mapping>>
+      backings_;                ///< needs registry_
   uint32_t channels_made_ = 0;  ///< needs registry_
 
   std::mutex objects_;
   std::mutex registry_;
-  std::map<uint32_t, std::shared_ptr<PeerProcess>> peers_;  ///< by incarnation; needs registry_
+  std::map<uint32_t, std::shared_ptr<PeerProcess>> peers_;     ///< by incarnation; needs registry_
   std::vector<std::shared_ptr<PeerProcess>> dead_on_arrival_;  ///< needs registry_
 
   base::Fd presence_epoll_;

@@ -86,11 +86,13 @@ base::Result<CleanReport> clean_fabric() {
   base::Result<std::unique_ptr<Root>> root = Root::open(lock.value().folder(), path.value(), false);
   if (!root.ok()) {
     if (root.status().code != ENOENT) return root.status();
-    remove_fabric(path.value(), lock.value().folder(), &report.bytes);  // a folder without a root: a join that was killed
+    remove_fabric(path.value(), lock.value().folder(),
+                  &report.bytes);  // a folder without a root: a join that was killed
     return report;
   }
   report.reaped = reap_all(*root.value(), &report.bytes);
-  if (!anybody_present(*root.value())) remove_fabric(path.value(), lock.value().folder(), &report.bytes);
+  if (!anybody_present(*root.value()))
+    remove_fabric(path.value(), lock.value().folder(), &report.bytes);
   return report;
 }
 

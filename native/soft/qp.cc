@@ -81,14 +81,19 @@ ibv_qp* create_initiator(Context& context, ibv_qp_init_attr_ex& attr) {
     return fail_null(EINVAL, "create an XRC_SEND QP", "it needs a PD and a send CQ");  // VERBS 2.5
   }
   const ibv_qp_cap& cap = attr.cap;
-  if (cap.max_send_wr > kMaxSendWr || cap.max_send_sge > kMaxSendSge || cap.max_inline_data > kMaxInline) {
-    return fail_null(EINVAL, "create an XRC_SEND QP",
-                     base::format("max_send_wr %u (at most %u), max_send_sge %u (%u), max_inline_data %u (%u)",
-                                  cap.max_send_wr, kMaxSendWr, cap.max_send_sge, kMaxSendSge, cap.max_inline_data, kMaxInline));
+  if (cap.max_send_wr > kMaxSendWr || cap.max_send_sge > kMaxSendSge ||
+      cap.max_inline_data > kMaxInline) {
+    return fail_null(
+        EINVAL, "create an XRC_SEND QP",
+        base::format("max_send_wr %u (at most %u), max_send_sge %u (%u), max_inline_data %u (%u)",
+                     cap.max_send_wr, kMaxSendWr, cap.max_send_sge, kMaxSendSge,
+                     cap.max_inline_data, kMaxInline));
   }
   const uint32_t number = process.root().claim_qp(process.incarnation());
   if (number == 0) {
-    return fail_null(ENOMEM, "create a QP", base::format("all %u QP numbers of the fabric are in use", process.root().qps()));
+    return fail_null(
+        ENOMEM, "create a QP",
+        base::format("all %u QP numbers of the fabric are in use", process.root().qps()));
   }
   step("qp number claimed");
   std::unique_ptr<Qp> qp = new_qp(context, IBV_QPT_XRC_SEND, number, attr.qp_context);
@@ -119,7 +124,9 @@ ibv_qp* create_target(Context& context, ibv_qp_init_attr_ex& attr) {
   }
   const uint32_t number = process.root().claim_qp(process.incarnation());
   if (number == 0) {
-    return fail_null(ENOMEM, "create a QP", base::format("all %u QP numbers of the fabric are in use", process.root().qps()));
+    return fail_null(
+        ENOMEM, "create a QP",
+        base::format("all %u QP numbers of the fabric are in use", process.root().qps()));
   }
   step("qp number claimed");
   std::unique_ptr<Qp> qp = new_qp(context, IBV_QPT_XRC_RECV, number, attr.qp_context);
@@ -153,16 +160,24 @@ bool values_are_ok(const ibv_qp_attr& attr, int mask, std::string* why) {
     return false;
   };
   if ((mask & IBV_QP_PORT) != 0 && attr.port_num != 1) return bad("port_num", attr.port_num);
-  if ((mask & IBV_QP_PKEY_INDEX) != 0 && attr.pkey_index != 0) return bad("pkey_index", attr.pkey_index);
-  if ((mask & IBV_QP_PATH_MTU) != 0 && (attr.path_mtu < IBV_MTU_256 || attr.path_mtu > IBV_MTU_4096)) return bad("path_mtu", attr.path_mtu);
-  if ((mask & IBV_QP_DEST_QPN) != 0 && attr.dest_qp_num > kNumberMask) return bad("dest_qp_num", attr.dest_qp_num);
+  if ((mask & IBV_QP_PKEY_INDEX) != 0 && attr.pkey_index != 0)
+    return bad("pkey_index", attr.pkey_index);
+  if ((mask & IBV_QP_PATH_MTU) != 0 &&
+      (attr.path_mtu < IBV_MTU_256 || attr.path_mtu > IBV_MTU_4096))
+    return bad("path_mtu", attr.path_mtu);
+  if ((mask & IBV_QP_DEST_QPN) != 0 && attr.dest_qp_num > kNumberMask)
+    return bad("dest_qp_num", attr.dest_qp_num);
   if ((mask & IBV_QP_TIMEOUT) != 0 && attr.timeout > 31) return bad("timeout", attr.timeout);
   if ((mask & IBV_QP_RETRY_CNT) != 0 && attr.retry_cnt > 7) return bad("retry_cnt", attr.retry_cnt);
   if ((mask & IBV_QP_RNR_RETRY) != 0 && attr.rnr_retry > 7) return bad("rnr_retry", attr.rnr_retry);
-  if ((mask & IBV_QP_MIN_RNR_TIMER) != 0 && attr.min_rnr_timer > 31) return bad("min_rnr_timer", attr.min_rnr_timer);
-  if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && attr.max_rd_atomic > kMaxRdAtomic) return bad("max_rd_atomic", attr.max_rd_atomic);
-  if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && attr.max_dest_rd_atomic > kMaxRdAtomic) return bad("max_dest_rd_atomic", attr.max_dest_rd_atomic);
-  if ((mask & IBV_QP_AV) != 0 && attr.ah_attr.port_num > 1) return bad("ah_attr.port_num", attr.ah_attr.port_num);
+  if ((mask & IBV_QP_MIN_RNR_TIMER) != 0 && attr.min_rnr_timer > 31)
+    return bad("min_rnr_timer", attr.min_rnr_timer);
+  if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && attr.max_rd_atomic > kMaxRdAtomic)
+    return bad("max_rd_atomic", attr.max_rd_atomic);
+  if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && attr.max_dest_rd_atomic > kMaxRdAtomic)
+    return bad("max_dest_rd_atomic", attr.max_dest_rd_atomic);
+  if ((mask & IBV_QP_AV) != 0 && attr.ah_attr.port_num > 1)
+    return bad("ah_attr.port_num", attr.ah_attr.port_num);
   return true;
 }
 
@@ -192,9 +207,11 @@ int modify_target(Qp& qp, const ibv_qp_attr& attr, int mask, ibv_qp_state to) {
   if ((mask & IBV_QP_SQ_PSN) != 0) record.sq_psn.store(attr.sq_psn);
   if ((mask & IBV_QP_PATH_MTU) != 0) record.path_mtu.store(attr.path_mtu);
   if ((mask & IBV_QP_TIMEOUT) != 0) record.timeout.store(attr.timeout);
-  // Another holder may change the state at the same time; the life part may change too while somebody closes.
+  // Another holder may change the state at the same time; the life part may change too while
+  // somebody closes.
   uint64_t word = record.word.load();
-  while (record_number(word) == qp.number && !record.word.compare_exchange_weak(word, state_word(word, to))) {
+  while (record_number(word) == qp.number &&
+         !record.word.compare_exchange_weak(word, state_word(word, to))) {
   }
   return 0;
 }
@@ -230,7 +247,9 @@ ibv_qp* create_qp_ex(ibv_context* handle, ibv_qp_init_attr_ex* attr) {
   Context& context = Context::of(handle);
   const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
   if ((attr->comp_mask & ~known) != 0) {
-    return fail_null(EOPNOTSUPP, "create a QP", base::format("comp_mask %#x has bits that this device does not know", attr->comp_mask));
+    return fail_null(
+        EOPNOTSUPP, "create a QP",
+        base::format("comp_mask %#x has bits that this device does not know", attr->comp_mask));
   }
   switch (attr->qp_type) {
     case IBV_QPT_XRC_SEND:
@@ -262,10 +281,13 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
 ibv_qp* open_qp(ibv_context* handle, ibv_qp_open_attr* attr) {
   if (forked()) return fail_null(EPERM, "open a QP", "this process was forked");
   const uint32_t need = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-  if ((attr->comp_mask & need) != need || (attr->comp_mask & ~(need | IBV_QP_OPEN_ATTR_CONTEXT)) != 0 || attr->xrcd == nullptr) {
-    return fail_null(EINVAL, "open a QP", "the number, the XRC domain and the type must be given");  // VERBS 2.6
+  if ((attr->comp_mask & need) != need ||
+      (attr->comp_mask & ~(need | IBV_QP_OPEN_ATTR_CONTEXT)) != 0 || attr->xrcd == nullptr) {
+    return fail_null(EINVAL, "open a QP",
+                     "the number, the XRC domain and the type must be given");  // VERBS 2.6
   }
-  if (attr->qp_type != IBV_QPT_XRC_RECV) return fail_null(EINVAL, "open a QP", "only XRC_RECV QPs can be opened");
+  if (attr->qp_type != IBV_QPT_XRC_RECV)
+    return fail_null(EINVAL, "open a QP", "only XRC_RECV QPs can be opened");
   Context& context = Context::of(handle);
   Process& process = *context.process;
   Root& root = process.root();
@@ -277,12 +299,14 @@ ibv_qp* open_qp(ibv_context* handle, ibv_qp_open_attr* attr) {
            (record_life(word) == Life::kLive || record_life(word) == Life::kClosing);
   };
   const auto not_there = [&] {
-    return fail_null(EINVAL, "open a QP", base::format("there is no XRC_RECV QP %#x in this domain", attr->qp_num));
+    return fail_null(EINVAL, "open a QP",
+                     base::format("there is no XRC_RECV QP %#x in this domain", attr->qp_num));
   };
   if (!there(record.word.load())) return not_there();
   uint32_t holder = 0;
   if (!add_hold(record, process.incarnation(), &holder)) {
-    return fail_null(ENOMEM, "open a QP", base::format("it has %u handles, which is all there is room for", kQpHolders));
+    return fail_null(ENOMEM, "open a QP",
+                     base::format("it has %u handles, which is all there is room for", kQpHolders));
   }
   // The hold first, then the word (seq_cst): see closing_step() for the other half.
   for (;;) {
@@ -298,8 +322,9 @@ ibv_qp* open_qp(ibv_context* handle, ibv_qp_open_attr* attr) {
     if (record.word.compare_exchange_strong(word, live)) break;
   }
   step("target opened");
-  std::unique_ptr<Qp> qp = new_qp(context, IBV_QPT_XRC_RECV, number,
-                                  (attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0 ? attr->qp_context : nullptr);
+  std::unique_ptr<Qp> qp =
+      new_qp(context, IBV_QPT_XRC_RECV, number,
+             (attr->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0 ? attr->qp_context : nullptr);
   qp->opened = true;
   qp->holder = holder;
   qp->xrcd = &xrcd;
@@ -312,14 +337,17 @@ int modify_qp(ibv_qp* handle, ibv_qp_attr* attr, int mask) {
   Qp& qp = Qp::of(handle);
   const ibv_qp_type type = handle->qp_type;
   std::lock_guard lock(qp.lock);
-  const ibv_qp_state from = qp.is_target() ? static_cast<ibv_qp_state>(record_state(qp.record->word.load())) : qp.state;
+  const ibv_qp_state from =
+      qp.is_target() ? static_cast<ibv_qp_state>(record_state(qp.record->word.load())) : qp.state;
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attr->qp_state : from;
   if ((mask & IBV_QP_CUR_STATE) != 0 && attr->cur_qp_state != from) {
-    return fail(EINVAL, "modify a QP", base::format("cur_qp_state is %d, the QP is in %d", attr->cur_qp_state, from));
+    return fail(EINVAL, "modify a QP",
+                base::format("cur_qp_state is %d, the QP is in %d", attr->cur_qp_state, from));
   }
   mask = strip_mask(type, mask);
   std::string why;
-  if (!mask_is_ok(type, from, to, mask, &why) || !values_are_ok(*attr, mask, &why)) return fail(EINVAL, "modify a QP", why);
+  if (!mask_is_ok(type, from, to, mask, &why) || !values_are_ok(*attr, mask, &why))
+    return fail(EINVAL, "modify a QP", why);
   keep_values(qp.attr, *attr, mask);
   if (!qp.is_target()) return modify_initiator(qp, from, to);
   qp.ex.qp_base.state = to;

@@ -24,12 +24,12 @@ struct RingUse {
   uint64_t tail = 0;
   uint64_t head_seen = 0;
   uint32_t capacity = 0;
-  uint32_t index = 0;        ///< in the directory
+  uint32_t index = 0;  ///< in the directory
   CqShared* cq = nullptr;
   uint64_t cq_serial = 0;
   int wake_fd = -1;
   std::shared_ptr<PeerProcess> process;
-  bool touched = false;      ///< committed into since the last announce()
+  bool touched = false;  ///< committed into since the last announce()
   bool solicited = false;
 };
 
@@ -75,8 +75,8 @@ struct Qp {
   QpRecord* record = nullptr;
   ibv_qp_cap cap = {};
   bool sq_sig_all = false;
-  bool opened = false;       ///< by ibv_open_qp
-  uint32_t holder = 0;       ///< index of this process's hold on a target
+  bool opened = false;  ///< by ibv_open_qp
+  uint32_t holder = 0;  ///< index of this process's hold on a target
 
   base::Spinlock lock;
   // Needs lock.
@@ -98,8 +98,8 @@ struct Qp {
   /** Why the first of them waits. */
   WaitFor wait = WaitFor::kNothing;
   Peer* wait_peer = nullptr;
-  uint64_t wait_seen = 0;      ///< what will be different when it is worth another try
-  uint64_t deadline = 0;       ///< monotonic ns, 0: no limit
+  uint64_t wait_seen = 0;  ///< what will be different when it is worth another try
+  uint64_t deadline = 0;   ///< monotonic ns, 0: no limit
   ibv_wc_status wait_status = IBV_WC_SUCCESS;
 
   std::atomic<bool> waiting{false};  ///< queue_count != 0 in a state where it can go on
@@ -116,7 +116,8 @@ int modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask);
 int query_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init);
 int destroy_qp(ibv_qp* qp);
 
-/** Whether the masks of a transition are right (VERBS 2.8); `stripped` is what the kernel would silently ignore. */
+/** Whether the masks of a transition are right (VERBS 2.8); `stripped` is what the kernel would
+ * silently ignore. */
 bool mask_is_ok(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask, std::string* why);
 int strip_mask(ibv_qp_type type, int mask);
 

@@ -25,17 +25,20 @@ std::vector<std::string> names_in(int folder) {
   if (stream == nullptr) return names;
   fd.release();  // closedir closes it
   while (const dirent* entry = readdir(stream)) {
-    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) names.emplace_back(entry->d_name);
+    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+      names.emplace_back(entry->d_name);
   }
   closedir(stream);
   return names;
 }
 
-/** The (slot, incarnation) that a file belongs to; of a ring that is its receiver. False for other names. */
+/** The (slot, incarnation) that a file belongs to; of a ring that is its receiver. False for other
+ * names. */
 bool parse_name(const std::string& name, uint32_t* slot, uint32_t* incarnation) {
   unsigned s = 0, i = 0, k = 0, d = 0, f = 0, q = 0;
   int end = 0;
-  if (sscanf(name.c_str(), "p%u.%u.%u%n", &s, &i, &k, &end) == 3 || sscanf(name.c_str(), "w%u.%u.%u%n", &s, &i, &k, &end) == 3 ||
+  if (sscanf(name.c_str(), "p%u.%u.%u%n", &s, &i, &k, &end) == 3 ||
+      sscanf(name.c_str(), "w%u.%u.%u%n", &s, &i, &k, &end) == 3 ||
       sscanf(name.c_str(), "alive.%u.%u%n", &s, &i, &end) == 2 ||
       sscanf(name.c_str(), "r%u.%u.%u.%u.%u.%u%n", &s, &i, &k, &d, &f, &q, &end) == 6) {
     *slot = s;
@@ -45,10 +48,31 @@ bool parse_name(const std::string& name, uint32_t* slot, uint32_t* incarnation) 
   return false;
 }
 
+/** The initiator of a ring's file name; false for other names. */
+bool parse_ring(const std::string& name, uint32_t* slot, uint32_t* incarnation) {
+  unsigned s = 0, i = 0, q = 0;
+  if (sscanf(name.c_str(), "r%*u.%*u.%*u.%u.%u.%u", &s, &i, &q) != 3) return false;
+  *slot = s;
+  *incarnation = i;
+  return true;
+}
+
+/** Whether a ring was claimed in its receiver's directory. Read, not mapped: the file may be
+ * shorter than a ring. */
+bool ring_is_claimed(int folder, const std::string& name) {
+  base::Fd fd(openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  uint32_t claimed = 0;
+  if (!fd.valid()) return true;
+  const ssize_t n = pread(fd.get(), &claimed, sizeof(claimed), offsetof(Ring, claimed));
+  return n != sizeof(claimed) || claimed != 0;
+}
+
 void remove_file(int folder, const std::string& name, uint64_t* bytes) {
   struct stat info;
-  const bool known = bytes != nullptr && fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
-  if (unlinkat(folder, name.c_str(), 0) == 0 && known) *bytes += static_cast<uint64_t>(info.st_size);
+  const bool known =
+      bytes != nullptr && fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+  if (unlinkat(folder, name.c_str(), 0) == 0 && known)
+    *bytes += static_cast<uint64_t>(info.st_size);
 }
 
 void reap_srqs(Root& root, uint32_t incarnation) {
@@ -68,16 +92,19 @@ void reap_qps(Root& root, uint32_t incarnation) {
     const bool used = record_life(word) != Life::kFree;
     if (used && record_life(word) != Life::kClosing && record_incarnation(word) == incarnation) {
       // CREATING, or an object that dies with its process. Targets that live have 0 here.
-      record.word.compare_exchange_strong(word, record_word(record_number(word), Life::kFree, 0, 0));
+      record.word.compare_exchange_strong(word,
+                                          record_word(record_number(word), Life::kFree, 0, 0));
       step("qp reaped");
     }
     // A hold may be in any record: the dead one may have been opening a number that had just gone.
     bool mine = record_life(word) == Life::kClosing && record_incarnation(word) == incarnation;
     for (Half& holder : record.holders) {
       uint32_t expected = incarnation;
-      if (holder.load(std::memory_order_relaxed) == incarnation) mine |= holder.compare_exchange_strong(expected, 0);
+      if (holder.load(std::memory_order_relaxed) == incarnation)
+        mine |= holder.compare_exchange_strong(expected, 0);
     }
-    // Also when a killed reaper had taken the hold away before us: then the record is LIVE without holders.
+    // Also when a killed reaper had taken the hold away before us: then the record is LIVE without
+    // holders.
     if (mine || (record_life(word) == Life::kLive && record_incarnation(word) == 0)) {
       step("hold reaped");
       closing_step(root, record, incarnation);
@@ -99,24 +126,28 @@ void closing_step(Root& root, QpRecord& record, uint32_t dead) {
   for (;;) {
     uint64_t word = record.word.load();
     const uint32_t number = record_number(word);
-    const uint64_t closing = record_word(number, Life::kClosing, record_state(word), root.incarnation());
+    const uint64_t closing =
+        record_word(number, Life::kClosing, record_state(word), root.incarnation());
     if (record_life(word) == Life::kLive) {
       if (record_incarnation(word) != 0) return;  // not a target: it goes with its process
       if (is_held(record)) return;
-    } else if (record_life(word) != Life::kClosing || dead == 0 || record_incarnation(word) != dead) {
+    } else if (record_life(word) != Life::kClosing || dead == 0 ||
+               record_incarnation(word) != dead) {
       return;
     }
     if (!record.word.compare_exchange_strong(word, closing)) continue;
     step("closing");
-    // An opener writes its hold, then reads the word; we wrote the word, now read the holds (all seq_cst): one of us
-    // sees the other.
+    // An opener writes its hold, then reads the word; we wrote the word, now read the holds (all
+    // seq_cst): one of us sees the other.
     word = closing;
     if (!is_held(record)) {
       record.word.compare_exchange_strong(word, record_word(number, Life::kFree, 0, 0));
       return;  // on failure an opener has helped it back to LIVE
     }
-    // Put back, and look again: the hold that we saw may have been a mistaken opener's, who is gone by now.
-    record.word.compare_exchange_strong(word, record_word(number, Life::kLive, record_state(word), 0));
+    // Put back, and look again: the hold that we saw may have been a mistaken opener's, who is gone
+    // by now.
+    record.word.compare_exchange_strong(word,
+                                        record_word(number, Life::kLive, record_state(word), 0));
   }
 }
 
@@ -124,7 +155,8 @@ void reap_process(Root& root, uint32_t slot, uint32_t incarnation, uint64_t* byt
   ProcessRecord& record = root.process(slot);
   uint64_t word = process_word(ProcessState::kLive, incarnation);
   const uint64_t reaping = process_word(ProcessState::kReaping, incarnation);
-  if (!record.state.compare_exchange_strong(word, reaping) && word != reaping) return;  // somebody finished it
+  if (!record.state.compare_exchange_strong(word, reaping) && word != reaping)
+    return;  // somebody finished it
   step("reaping");
 
   reap_srqs(root, incarnation);
@@ -138,7 +170,11 @@ void reap_process(Root& root, uint32_t slot, uint32_t incarnation, uint64_t* byt
   step("records reaped");
   for (const std::string& name : names_in(root.folder())) {
     uint32_t s = 0, i = 0;
-    if (parse_name(name, &s, &i) && s == slot && i == incarnation) {
+    const bool own = parse_name(name, &s, &i) && s == slot && i == incarnation;
+    // Rings that it never claimed: their receivers don't know of them.
+    const bool stray = !own && !leaving && parse_ring(name, &s, &i) && s == slot &&
+                       i == incarnation && !ring_is_claimed(root.folder(), name);
+    if (own || stray) {
       remove_file(root.folder(), name, bytes);
       step("file removed");
     }
@@ -163,15 +199,25 @@ uint32_t reap_all(Root& root, uint64_t* bytes) {
     }
     known.push_back(owner_word(slot, incarnation));
   }
-  // Files of somebody who was killed while joining, before its slot said LIVE. Joining needs the lock that we hold.
+  // Files of somebody who was killed while joining, before its slot said LIVE. Joining needs the
+  // lock that we hold.
   for (const std::string& name : names_in(root.folder())) {
     uint32_t slot = 0, incarnation = 0;
     if (!parse_name(name, &slot, &incarnation)) continue;
-    bool keep = false;
-    for (uint64_t owner : known) keep |= owner == owner_word(slot, incarnation);
+    const auto is_known = [&known](uint32_t s, uint32_t i) {
+      for (uint64_t owner : known) {
+        if (owner == owner_word(s, i)) return true;
+      }
+      return false;
+    };
+    bool keep = is_known(slot, incarnation);
+    if (keep && parse_ring(name, &slot, &incarnation) && !is_known(slot, incarnation)) {
+      keep = ring_is_claimed(root.folder(), name);
+    }
     if (!keep) remove_file(root.folder(), name, bytes);
   }
-  // Records that name an incarnation which never had a slot: somebody who only cleaned, and was killed at it.
+  // Records that name an incarnation which never had a slot: somebody who only cleaned, and was
+  // killed at it.
   const auto gone = [&known](uint32_t incarnation) {
     for (uint64_t owner : known) {
       if (owner_incarnation(owner) == incarnation) return false;
@@ -190,7 +236,8 @@ uint32_t reap_all(Root& root, uint64_t* bytes) {
 bool anybody_present(Root& root, int except) {
   for (uint32_t slot = 0; slot < root.processes(); ++slot) {
     if (static_cast<int>(slot) == except || !root.slot_locked(slot)) continue;
-    if (static_cast<ProcessState>(root.process(slot).state.load() >> 32) != ProcessState::kReaping) return true;
+    if (static_cast<ProcessState>(root.process(slot).state.load() >> 32) != ProcessState::kReaping)
+      return true;
   }
   return false;
 }

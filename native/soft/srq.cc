@@ -17,7 +17,8 @@
 namespace millrace::soft {
 namespace {
 
-/** How long destroy_srq() waits for initiators in the middle of a copy. A stopped one is left behind (R6). */
+/** How long destroy_srq() waits for initiators in the middle of a copy. A stopped one is left
+ * behind (R6). */
 constexpr uint64_t kQuiesceNs = 100'000'000;
 
 }  // namespace
@@ -48,7 +49,8 @@ void Srq::wake_parked() {
     for (; bits != 0; bits &= bits - 1) {
       const uint32_t bit = static_cast<uint32_t>(__builtin_ctzll(bits));
       ParkEntry& entry = shared->park[w * 64 + bit];
-      // The bit first: who parks stores the word and then sets the bit, so either we see the word or the bit stays.
+      // The bit first: who parks stores the word and then sets the bit, so either we see the word
+      // or the bit stays.
       shared->parked[w].fetch_and(~(uint64_t{1} << bit));
       uint64_t parked = entry.word.load();
       if (parked == 0) continue;
@@ -115,7 +117,8 @@ ibv_srq* create_srq(ibv_pd*, ibv_srq_init_attr*) {
 
 ibv_srq* create_srq_ex(ibv_context* context_handle, ibv_srq_init_attr_ex* attr) {
   if (forked()) return fail_null(EPERM, "create an SRQ", "this process was forked");
-  const uint32_t need = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+  const uint32_t need =
+      IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
   if ((attr->comp_mask & need) != need || attr->srq_type != IBV_SRQT_XRC || attr->pd == nullptr ||
       attr->xrcd == nullptr || attr->cq == nullptr) {
     return fail_null(EINVAL, "create an SRQ", "an XRC SRQ needs its type, PD, XRC domain and CQ");
@@ -124,7 +127,8 @@ ibv_srq* create_srq_ex(ibv_context* context_handle, ibv_srq_init_attr_ex* attr) 
   const uint32_t max_sge = attr->attr.max_sge == 0 ? 1 : attr->attr.max_sge;
   if (max_wr == 0 || max_wr > kMaxSrqWr || max_sge > kMaxSrqSge) {
     return fail_null(EINVAL, "create an SRQ",
-                     base::format("max_wr %u (1 to %u), max_sge %u (at most %u)", max_wr, kMaxSrqWr, max_sge, kMaxSrqSge));
+                     base::format("max_wr %u (1 to %u), max_sge %u (at most %u)", max_wr, kMaxSrqWr,
+                                  max_sge, kMaxSrqSge));
   }
   Context& context = Context::of(context_handle);
   Process& process = *context.process;
@@ -152,7 +156,8 @@ ibv_srq* create_srq_ex(ibv_context* context_handle, ibv_srq_init_attr_ex* attr) 
   {
     std::lock_guard registry(process.registry());
     bool recycled = false;
-    base::Result<Block> block = process.chunks().allocate(BlockKind::kSrq, srq_bytes(max_wr, max_sge), &recycled);
+    base::Result<Block> block =
+        process.chunks().allocate(BlockKind::kSrq, srq_bytes(max_wr, max_sge), &recycled);
     if (!block.ok()) return fail_null(block.status());
     srq->block = block.take();
   }
@@ -163,7 +168,8 @@ ibv_srq* create_srq_ex(ibv_context* context_handle, ibv_srq_init_attr_ex* attr) 
   const uint32_t number = root.claim_srq(process.incarnation());
   if (number == 0) {
     give_back();
-    return fail_null(ENOMEM, "create an SRQ", base::format("all %u SRQ numbers of the fabric are in use", root.srqs()));
+    return fail_null(ENOMEM, "create an SRQ",
+                     base::format("all %u SRQ numbers of the fabric are in use", root.srqs()));
   }
   step("srq number claimed");
   srq->number = number;
@@ -206,11 +212,14 @@ ibv_srq* create_srq_ex(ibv_context* context_handle, ibv_srq_init_attr_ex* attr) 
 int modify_srq(ibv_srq* handle, ibv_srq_attr* attr, int mask) {
   Srq& srq = Srq::of(handle);
   if (forked()) return fail(EPERM, "modify an SRQ", "this process was forked");
-  if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) return fail(EINVAL, "modify an SRQ", "unknown attribute in the mask");
-  if ((mask & IBV_SRQ_MAX_WR) != 0) return fail(EOPNOTSUPP, "modify an SRQ", "this device does not resize SRQs");
+  if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0)
+    return fail(EINVAL, "modify an SRQ", "unknown attribute in the mask");
+  if ((mask & IBV_SRQ_MAX_WR) != 0)
+    return fail(EOPNOTSUPP, "modify an SRQ", "this device does not resize SRQs");
   if ((mask & IBV_SRQ_LIMIT) == 0) return 0;
   if (attr->srq_limit > srq.max_wr) {
-    return fail(EINVAL, "modify an SRQ", base::format("limit %u is above max_wr %u", attr->srq_limit, srq.max_wr));
+    return fail(EINVAL, "modify an SRQ",
+                base::format("limit %u is above max_wr %u", attr->srq_limit, srq.max_wr));
   }
   std::lock_guard guard(srq.lock);
   srq.limit = attr->srq_limit;
@@ -245,13 +254,15 @@ int destroy_srq(ibv_srq* handle) {
   Process& process = *srq->context->process;
   Root& root = process.root();
   uint64_t live = record_word(srq->number, Life::kLive, 0, process.incarnation());
-  root.srq(srq->number % root.srqs()).word.compare_exchange_strong(live, record_word(srq->number, Life::kFree, 0, 0));
+  root.srq(srq->number % root.srqs())
+      .word.compare_exchange_strong(live, record_word(srq->number, Life::kFree, 0, 0));
   step("srq number freed");
   for (uint32_t i = 0; i < srq->max_wr; ++i) {
     uint64_t word = wqe_posted(srq->number);
     srq->words[i].compare_exchange_strong(word, kWqeClosed);
   }
-  // Who has taken a WQE is copying into a buffer of ours: wait for its commit, but not for somebody who is stopped.
+  // Who has taken a WQE is copying into a buffer of ours: wait for its commit, but not for somebody
+  // who is stopped.
   const uint64_t deadline = base::now_ns() + kQuiesceNs;
   bool quiet = copies_are_done(process, *srq);
   while (!quiet && base::now_ns() < deadline) {
@@ -270,11 +281,13 @@ int destroy_srq(ibv_srq* handle) {
   srq->wake_parked();  // their WRs fail now
   forget_events(*srq->context, &srq->srq);
   pthread_mutex_lock(&srq->srq.mutex);
-  while (srq->srq.events_completed != srq->events_delivered) pthread_cond_wait(&srq->srq.cond, &srq->srq.mutex);
+  while (srq->srq.events_completed != srq->events_delivered)
+    pthread_cond_wait(&srq->srq.cond, &srq->srq.mutex);
   pthread_mutex_unlock(&srq->srq.mutex);
   if (quiet) {
     for (uint32_t i = 0; i < kParkEntries; ++i) {
-      // Waiters find the number gone and let go of the entry themselves; recycled memory keeps those who have not yet.
+      // Waiters find the number gone and let go of the entry themselves; recycled memory keeps
+      // those who have not yet.
       srq->shared->park[i].word.store(0);
     }
     std::lock_guard registry(process.registry());

@@ -31,21 +31,22 @@ struct Srq {
   uint32_t max_sge = 0;
 
   base::Spinlock lock;
-  // Needs lock. The free list is a circle: indices come back in the order in which they were consumed, so that what is
-  // posted stays one run and a taker's hint is nearly always right.
+  // Needs lock. The free list is a circle: indices come back in the order in which they were
+  // consumed, so that what is posted stays one run and a taker's hint is nearly always right.
   std::vector<uint64_t> wr_ids;
   std::vector<uint8_t> outstanding;  ///< posted and its completion not consumed
   std::vector<uint32_t> free_list;
   uint32_t free_head = 0;
   uint32_t free_count = 0;
-  uint32_t limit = 0;                ///< 0: no event wanted
-  uint32_t events_delivered = 0;     ///< needs srq.mutex
+  uint32_t limit = 0;             ///< 0: no event wanted
+  uint32_t events_delivered = 0;  ///< needs srq.mutex
 
   static Srq& of(ibv_srq* handle) { return *reinterpret_cast<Srq*>(handle); }
 
   /**
-   * Consumes the completion of a WQE: its state word must say that `taker` has it. Gives the WR id and the index back
-   * to the free list; the word stays TAKEN until it is posted again (R1). False: a lie (I9).
+   * Consumes the completion of a WQE: its state word must say that `taker` has it. Gives the WR id
+   * and the index back to the free list; the word stays TAKEN until it is posted again (R1). False:
+   * a lie (I9).
    */
   bool consume(uint32_t index, uint64_t taker, uint64_t* wr_id);
   /** POSTED was stored: fence, then wake every parked QP (R10). Any thread. */

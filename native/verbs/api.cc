@@ -1,6 +1,7 @@
-// The exported libibverbs names, defined here with hidden visibility and dispatched by device to the provider
-// that made it. Everything above this file (transport, tests) writes plain `ibv_*` calls and runs on any
-// provider; nothing of the system's libibverbs is linked, so a machine without rdma-core still loads us.
+// The exported libibverbs names, defined here with hidden visibility and dispatched by device to
+// the provider that made it. Everything above this file (transport, tests) writes plain `ibv_*`
+// calls and runs on any provider; nothing of the system's libibverbs is linked, so a machine
+// without rdma-core still loads us.
 #include <errno.h>
 #include <infiniband/verbs.h>
 
@@ -8,7 +9,8 @@
 #include "verbs/open.h"
 #include "verbs/provider.h"
 
-// verbs.h wraps these in macros or inlines that choose an exported function; here the functions are defined.
+// verbs.h wraps these in macros or inlines that choose an exported function; here the functions are
+// defined.
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 #undef ibv_query_port
@@ -36,10 +38,18 @@ ibv_device** ibv_get_device_list(int* num_devices) {
   return millrace::soft::provider()->get_device_list(num_devices);
 }
 void ibv_free_device_list(ibv_device** list) { millrace::soft::provider()->free_device_list(list); }
-const char* ibv_get_device_name(ibv_device* device) { return provider_of(device)->get_device_name(device); }
-__be64 ibv_get_device_guid(ibv_device* device) { return provider_of(device)->get_device_guid(device); }
-int ibv_get_device_index(ibv_device* device) { return provider_of(device)->get_device_index(device); }
-ibv_context* ibv_open_device(ibv_device* device) { return provider_of(device)->open_device(device); }
+const char* ibv_get_device_name(ibv_device* device) {
+  return provider_of(device)->get_device_name(device);
+}
+__be64 ibv_get_device_guid(ibv_device* device) {
+  return provider_of(device)->get_device_guid(device);
+}
+int ibv_get_device_index(ibv_device* device) {
+  return provider_of(device)->get_device_index(device);
+}
+ibv_context* ibv_open_device(ibv_device* device) {
+  return provider_of(device)->open_device(device);
+}
 int ibv_close_device(ibv_context* context) { return of(context).close_device(context); }
 
 int ibv_query_device(ibv_context* context, ibv_device_attr* attr) {
@@ -95,7 +105,8 @@ ibv_mr* ibv_reg_mr(ibv_pd* pd, void* addr, size_t length, int access) {
 ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* addr, size_t length, uint64_t iova, int access) {
   return of(pd->context).reg_mr_iova(pd, addr, length, iova, access);
 }
-ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigned int access) {
+ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t iova,
+                         unsigned int access) {
   return of(pd->context).reg_mr_iova2(pd, addr, length, iova, access);
 }
 int ibv_dereg_mr(ibv_mr* mr) { return of(mr->context).dereg_mr(mr); }
@@ -125,10 +136,14 @@ ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
 int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
   return of(srq->context).modify_srq(srq, attr, mask);
 }
-int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) { return of(srq->context).query_srq(srq, attr); }
+int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
+  return of(srq->context).query_srq(srq, attr);
+}
 int ibv_destroy_srq(ibv_srq* srq) { return of(srq->context).destroy_srq(srq); }
 
-ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) { return of(pd->context).create_qp(pd, attr); }
+ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
+  return of(pd->context).create_qp(pd, attr);
+}
 int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   return of(qp->context).modify_qp(qp, attr, mask);
 }
@@ -148,71 +163,119 @@ int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
 
 const char* ibv_wc_status_str(ibv_wc_status status) {
   switch (status) {
-    case IBV_WC_SUCCESS: return "success";
-    case IBV_WC_LOC_LEN_ERR: return "local length error";
-    case IBV_WC_LOC_QP_OP_ERR: return "local QP operation error";
-    case IBV_WC_LOC_EEC_OP_ERR: return "local EE context operation error";
-    case IBV_WC_LOC_PROT_ERR: return "local protection error";
-    case IBV_WC_WR_FLUSH_ERR: return "work request flushed";
-    case IBV_WC_MW_BIND_ERR: return "memory window bind error";
-    case IBV_WC_BAD_RESP_ERR: return "bad response";
-    case IBV_WC_LOC_ACCESS_ERR: return "local access error";
-    case IBV_WC_REM_INV_REQ_ERR: return "remote invalid request";
-    case IBV_WC_REM_ACCESS_ERR: return "remote access error";
-    case IBV_WC_REM_OP_ERR: return "remote operation error";
-    case IBV_WC_RETRY_EXC_ERR: return "transport retries exceeded";
-    case IBV_WC_RNR_RETRY_EXC_ERR: return "receiver-not-ready retries exceeded";
-    case IBV_WC_LOC_RDD_VIOL_ERR: return "local RDD violation";
-    case IBV_WC_REM_INV_RD_REQ_ERR: return "remote invalid RD request";
-    case IBV_WC_REM_ABORT_ERR: return "remote aborted";
-    case IBV_WC_INV_EECN_ERR: return "invalid EE context number";
-    case IBV_WC_INV_EEC_STATE_ERR: return "invalid EE context state";
-    case IBV_WC_FATAL_ERR: return "fatal error";
-    case IBV_WC_RESP_TIMEOUT_ERR: return "response timeout";
-    case IBV_WC_GENERAL_ERR: return "general error";
-    case IBV_WC_TM_ERR: return "tag matching error";
-    case IBV_WC_TM_RNDV_INCOMPLETE: return "tag matching rendezvous incomplete";
+    case IBV_WC_SUCCESS:
+      return "success";
+    case IBV_WC_LOC_LEN_ERR:
+      return "local length error";
+    case IBV_WC_LOC_QP_OP_ERR:
+      return "local QP operation error";
+    case IBV_WC_LOC_EEC_OP_ERR:
+      return "local EE context operation error";
+    case IBV_WC_LOC_PROT_ERR:
+      return "local protection error";
+    case IBV_WC_WR_FLUSH_ERR:
+      return "work request flushed";
+    case IBV_WC_MW_BIND_ERR:
+      return "memory window bind error";
+    case IBV_WC_BAD_RESP_ERR:
+      return "bad response";
+    case IBV_WC_LOC_ACCESS_ERR:
+      return "local access error";
+    case IBV_WC_REM_INV_REQ_ERR:
+      return "remote invalid request";
+    case IBV_WC_REM_ACCESS_ERR:
+      return "remote access error";
+    case IBV_WC_REM_OP_ERR:
+      return "remote operation error";
+    case IBV_WC_RETRY_EXC_ERR:
+      return "transport retries exceeded";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return "receiver-not-ready retries exceeded";
+    case IBV_WC_LOC_RDD_VIOL_ERR:
+      return "local RDD violation";
+    case IBV_WC_REM_INV_RD_REQ_ERR:
+      return "remote invalid RD request";
+    case IBV_WC_REM_ABORT_ERR:
+      return "remote aborted";
+    case IBV_WC_INV_EECN_ERR:
+      return "invalid EE context number";
+    case IBV_WC_INV_EEC_STATE_ERR:
+      return "invalid EE context state";
+    case IBV_WC_FATAL_ERR:
+      return "fatal error";
+    case IBV_WC_RESP_TIMEOUT_ERR:
+      return "response timeout";
+    case IBV_WC_GENERAL_ERR:
+      return "general error";
+    case IBV_WC_TM_ERR:
+      return "tag matching error";
+    case IBV_WC_TM_RNDV_INCOMPLETE:
+      return "tag matching rendezvous incomplete";
   }
   return "unknown completion status";
 }
 
 const char* ibv_node_type_str(ibv_node_type type) {
   switch (type) {
-    case IBV_NODE_CA: return "channel adapter";
-    case IBV_NODE_SWITCH: return "switch";
-    case IBV_NODE_ROUTER: return "router";
-    case IBV_NODE_RNIC: return "RNIC";
-    default: return "unknown node type";
+    case IBV_NODE_CA:
+      return "channel adapter";
+    case IBV_NODE_SWITCH:
+      return "switch";
+    case IBV_NODE_ROUTER:
+      return "router";
+    case IBV_NODE_RNIC:
+      return "RNIC";
+    default:
+      return "unknown node type";
   }
 }
 
 const char* ibv_port_state_str(ibv_port_state state) {
   switch (state) {
-    case IBV_PORT_NOP: return "no state change";
-    case IBV_PORT_DOWN: return "down";
-    case IBV_PORT_INIT: return "init";
-    case IBV_PORT_ARMED: return "armed";
-    case IBV_PORT_ACTIVE: return "active";
-    case IBV_PORT_ACTIVE_DEFER: return "active deferred";
+    case IBV_PORT_NOP:
+      return "no state change";
+    case IBV_PORT_DOWN:
+      return "down";
+    case IBV_PORT_INIT:
+      return "init";
+    case IBV_PORT_ARMED:
+      return "armed";
+    case IBV_PORT_ACTIVE:
+      return "active";
+    case IBV_PORT_ACTIVE_DEFER:
+      return "active deferred";
   }
   return "unknown port state";
 }
 
 const char* ibv_event_type_str(ibv_event_type event) {
   switch (event) {
-    case IBV_EVENT_CQ_ERR: return "CQ error";
-    case IBV_EVENT_QP_FATAL: return "QP fatal error";
-    case IBV_EVENT_QP_REQ_ERR: return "QP request error";
-    case IBV_EVENT_QP_ACCESS_ERR: return "QP access error";
-    case IBV_EVENT_COMM_EST: return "communication established";
-    case IBV_EVENT_SQ_DRAINED: return "SQ drained";
-    case IBV_EVENT_SRQ_ERR: return "SRQ error";
-    case IBV_EVENT_SRQ_LIMIT_REACHED: return "SRQ limit reached";
-    case IBV_EVENT_QP_LAST_WQE_REACHED: return "last WQE reached";
-    case IBV_EVENT_DEVICE_FATAL: return "device fatal error";
-    case IBV_EVENT_PORT_ACTIVE: return "port active";
-    case IBV_EVENT_PORT_ERR: return "port error";
-    default: return "other event";
+    case IBV_EVENT_CQ_ERR:
+      return "CQ error";
+    case IBV_EVENT_QP_FATAL:
+      return "QP fatal error";
+    case IBV_EVENT_QP_REQ_ERR:
+      return "QP request error";
+    case IBV_EVENT_QP_ACCESS_ERR:
+      return "QP access error";
+    case IBV_EVENT_COMM_EST:
+      return "communication established";
+    case IBV_EVENT_SQ_DRAINED:
+      return "SQ drained";
+    case IBV_EVENT_SRQ_ERR:
+      return "SRQ error";
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+      return "SRQ limit reached";
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      return "last WQE reached";
+    case IBV_EVENT_DEVICE_FATAL:
+      return "device fatal error";
+    case IBV_EVENT_PORT_ACTIVE:
+      return "port active";
+    case IBV_EVENT_PORT_ERR:
+      return "port error";
+    default:
+      return "other event";
   }
 }
 

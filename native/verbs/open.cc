@@ -10,7 +10,8 @@
 namespace millrace::verbs {
 
 base::Result<ibv_context*> open_device(std::string_view name) {
-  const std::string wanted = (name.empty() || name == "soft" || name == "auto") ? "soft0" : std::string(name);
+  const std::string wanted =
+      (name.empty() || name == "soft" || name == "auto") ? "soft0" : std::string(name);
   int count = 0;
   ibv_device** list = ibv_get_device_list(&count);
   if (list == nullptr) return base::Status::error(errno, "list RDMA devices", strerror(errno));
@@ -23,13 +24,15 @@ base::Result<ibv_context*> open_device(std::string_view name) {
     if (wanted != list[i]->name) continue;
     errno = 0;
     context = ibv_open_device(list[i]);
-    // The verbs call can only say an errno; the software device keeps the whole reason for this thread.
+    // The verbs call can only say an errno; the software device keeps the whole reason for this
+    // thread.
     if (context == nullptr) status = soft::last_error();
   }
   ibv_free_device_list(list);
   if (context != nullptr) return context;
   if (status.code == ENODEV && status.detail.empty()) {
-    status.detail = base::format("there is no device \"%s\"; there is: %s", wanted.c_str(), known.c_str());
+    status.detail =
+        base::format("there is no device \"%s\"; there is: %s", wanted.c_str(), known.c_str());
   }
   return status;
 }

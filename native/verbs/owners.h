@@ -7,9 +7,9 @@
 namespace millrace::verbs {
 
 /**
- * Owner of one verbs object: destroys it when it goes out of scope. Declare owners in creation order, so that
- * destruction runs in reverse and nothing is EBUSY. Move only. `close()` destroys now and tells the errno
- * (0 on success); after a failure (EBUSY) the owner still holds the object.
+ * Owner of one verbs object: destroys it when it goes out of scope. Declare owners in creation
+ * order, so that destruction runs in reverse and nothing is EBUSY. Move only. `close()` destroys
+ * now and tells the errno (0 on success); after a failure (EBUSY) the owner still holds the object.
  */
 template <class T, int (*Destroy)(T*)>
 class Owner {
@@ -45,7 +45,8 @@ class Owner {
   T* object_ = nullptr;
 };
 
-/** ibv_close_xrcd with external linkage (verbs.h has it as a static inline, which can't name a type). */
+/** ibv_close_xrcd with external linkage (verbs.h has it as a static inline, which can't name a
+ * type). */
 inline int close_xrcd(ibv_xrcd* xrcd) { return ibv_close_xrcd(xrcd); }
 
 using ContextPtr = Owner<ibv_context, ibv_close_device>;

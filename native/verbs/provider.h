@@ -8,10 +8,10 @@
 namespace millrace::verbs {
 
 /**
- * What a verbs implementation offers beside the inline data path: one entry for each exported libibverbs
- * call that this project uses, with exactly libibverbs' signature, return convention and errno. The inline
- * calls of <infiniband/verbs.h> (post_send, poll_cq, open_xrcd, create_srq_ex, open_qp ...) dispatch
- * through `context->ops` / `verbs_context` and need no entry.
+ * What a verbs implementation offers beside the inline data path: one entry for each exported
+ * libibverbs call that this project uses, with exactly libibverbs' signature, return convention and
+ * errno. The inline calls of <infiniband/verbs.h> (post_send, poll_cq, open_xrcd, create_srq_ex,
+ * open_qp ...) dispatch through `context->ops` / `verbs_context` and need no entry.
  *
  * Tables are static, immutable and live for ever. All entries may be called from any thread.
  */
@@ -39,7 +39,8 @@ struct Provider {
   int (*dealloc_pd)(ibv_pd* pd);
   ibv_mr* (*reg_mr)(ibv_pd* pd, void* addr, size_t length, int access);
   ibv_mr* (*reg_mr_iova)(ibv_pd* pd, void* addr, size_t length, uint64_t iova, int access);
-  ibv_mr* (*reg_mr_iova2)(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigned int access);
+  ibv_mr* (*reg_mr_iova2)(ibv_pd* pd, void* addr, size_t length, uint64_t iova,
+                          unsigned int access);
   int (*dereg_mr)(ibv_mr* mr);
 
   ibv_comp_channel* (*create_comp_channel)(ibv_context* context);

@@ -5,7 +5,8 @@
 namespace millrace::base {
 namespace {
 
-// The first outputs for seed 0 are published with the algorithm; a change would make every recorded seed a lie.
+// The first outputs for seed 0 are published with the algorithm; a change would make every recorded
+// seed a lie.
 TEST(Rng, FollowsThePublishedSequence) {
   Rng rng(0);
   EXPECT_EQ(rng.next(), 0xE220A8397B1DCDAFu);

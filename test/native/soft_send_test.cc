@@ -37,7 +37,8 @@ TEST(SoftSend, WithinOneProcess) {
       ASSERT_EQ(end.send(end.srqn(), &round, sizeof(round), round), 0);
       ibv_wc wc = {};
       ASSERT_TRUE(end.poll_sent(&wc));
-      ASSERT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status) << " " << soft::last_error().detail;
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS)
+          << ibv_wc_status_str(wc.status) << " " << soft::last_error().detail;
       ASSERT_TRUE(end.poll(&wc));
       ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
       ASSERT_EQ(wc.opcode, IBV_WC_RECV);
@@ -55,7 +56,8 @@ TEST(SoftSend, BetweenTwoProcesses) {
   Fabric fabric;
   {
     Endpoint end;
-    Child child("sender", {std::to_string(end.target_qpn()), std::to_string(end.srqn()), "20000", "7"});
+    Child child("sender",
+                {std::to_string(end.target_qpn()), std::to_string(end.srqn()), "20000", "7"});
     for (uint64_t i = 0; i < 20000; ++i) {
       ibv_wc wc = {};
       ASSERT_TRUE(end.poll(&wc));
@@ -76,7 +78,8 @@ TEST(SoftSend, IntoForeignMemory) {
   Endpoint::Options options;
   options.foreign = true;
   Endpoint end(options);
-  Child child("sender", {std::to_string(end.target_qpn()), std::to_string(end.srqn()), "500", "100"});
+  Child child("sender",
+              {std::to_string(end.target_qpn()), std::to_string(end.srqn()), "500", "100"});
   for (uint64_t i = 0; i < 500; ++i) {
     ibv_wc wc = {};
     ASSERT_TRUE(end.poll(&wc));
@@ -99,8 +102,9 @@ TEST(SoftSend, EightInitiatorsKeepTheirOrder) {
     std::vector<std::unique_ptr<Child>> children;
     for (uint64_t c = 0; c < 8; ++c) {
       children.push_back(std::make_unique<Child>(
-          "sender", std::vector<std::string>{std::to_string(end.target_qpn()), std::to_string(end.srqn()),
-                                             std::to_string(kEach), std::to_string(c << 32)}));
+          "sender",
+          std::vector<std::string>{std::to_string(end.target_qpn()), std::to_string(end.srqn()),
+                                   std::to_string(kEach), std::to_string(c << 32)}));
     }
     uint64_t next[8] = {};
     for (uint64_t i = 0; i < 8 * kEach; ++i) {

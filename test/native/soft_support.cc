@@ -48,7 +48,8 @@ std::vector<std::string> Fabric::files(const std::string& prefix) const {
   if (stream == nullptr) return names;
   while (const dirent* entry = readdir(stream)) {
     const std::string name = entry->d_name;
-    if (name != "." && name != ".." && name.compare(0, prefix.size(), prefix) == 0) names.push_back(name);
+    if (name != "." && name != ".." && name.compare(0, prefix.size(), prefix) == 0)
+      names.push_back(name);
   }
   closedir(stream);
   return names;
@@ -160,13 +161,15 @@ Endpoint::Endpoint(const Options& chosen) : options(chosen) {
       memory = std::make_unique<SharedMemory>(std::max<size_t>(bytes, 4096));
       slots = memory->data();
     }
-    slots_mr = verbs::MrPtr(ibv_reg_mr(pd.get(), slots, bytes,
-                                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
+    slots_mr = verbs::MrPtr(
+        ibv_reg_mr(pd.get(), slots, bytes,
+                   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
     EXPECT_TRUE(slots_mr);
     ibv_srq_init_attr_ex attr = {};
     attr.attr.max_wr = options.slots;
     attr.attr.max_sge = 2;
-    attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
+                     IBV_SRQ_INIT_ATTR_CQ;
     attr.srq_type = IBV_SRQT_XRC;
     attr.pd = pd.get();
     attr.xrcd = xrcd.get();
@@ -187,7 +190,8 @@ Endpoint::Endpoint(const Options& chosen) : options(chosen) {
   if (options.send) {
     send_memory.resize(65536);
     buffer = send_memory.data();
-    send_mr = verbs::MrPtr(ibv_reg_mr(pd.get(), buffer, send_memory.size(), IBV_ACCESS_LOCAL_WRITE));
+    send_mr =
+        verbs::MrPtr(ibv_reg_mr(pd.get(), buffer, send_memory.size(), IBV_ACCESS_LOCAL_WRITE));
     ibv_qp_init_attr_ex qp = {};
     qp.qp_type = IBV_QPT_XRC_SEND;
     qp.comp_mask = IBV_QP_INIT_ATTR_PD;
@@ -211,14 +215,17 @@ int Endpoint::connect(uint32_t target_qpn, uint8_t rnr_retry, uint8_t timeout, u
   ibv_qp_attr attr = {};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = 1;
-  int error = ibv_modify_qp(initiator.get(), &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  int error = ibv_modify_qp(initiator.get(), &attr,
+                            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (error != 0) return error;
   attr = {};
   attr.qp_state = IBV_QPS_RTR;
   attr.path_mtu = IBV_MTU_4096;
   attr.dest_qp_num = target_qpn;
   attr.ah_attr.port_num = 1;
-  error = ibv_modify_qp(initiator.get(), &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN);
+  error =
+      ibv_modify_qp(initiator.get(), &attr,
+                    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN);
   if (error != 0) return error;
   attr = {};
   attr.qp_state = IBV_QPS_RTS;
@@ -227,8 +234,8 @@ int Endpoint::connect(uint32_t target_qpn, uint8_t rnr_retry, uint8_t timeout, u
   attr.rnr_retry = rnr_retry;
   attr.max_rd_atomic = 1;
   return ibv_modify_qp(initiator.get(), &attr,
-                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                           IBV_QP_MAX_QP_RD_ATOMIC);
+                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
 int Endpoint::ready(int access, uint8_t min_rnr_timer) {
@@ -236,7 +243,8 @@ int Endpoint::ready(int access, uint8_t min_rnr_timer) {
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = 1;
   attr.qp_access_flags = static_cast<unsigned>(access);
-  int error = ibv_modify_qp(target.get(), &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  int error = ibv_modify_qp(target.get(), &attr,
+                            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (error != 0) return error;
   attr = {};
   attr.qp_state = IBV_QPS_RTR;
@@ -245,8 +253,8 @@ int Endpoint::ready(int access, uint8_t min_rnr_timer) {
   attr.max_dest_rd_atomic = 1;
   attr.min_rnr_timer = min_rnr_timer;
   error = ibv_modify_qp(target.get(), &attr,
-                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   if (error != 0) return error;
   attr = {};
   attr.qp_state = IBV_QPS_RTS;

@@ -1,7 +1,8 @@
 #pragma once
 
-// What the tests of the software device share: a fabric of their own, real child processes (this program, started
-// again with an argument), and the verbs objects of a receiver and of an initiator.
+// What the tests of the software device share: a fabric of their own, real child processes (this
+// program, started again with an argument), and the verbs objects of a receiver and of an
+// initiator.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -35,7 +36,8 @@ namespace millrace::test {
 
 inline constexpr int kDeadlineMs = 60'000;
 
-/** Waits until `done` holds; false when the deadline passed. For states that have no descriptor to wait on. */
+/** Waits until `done` holds; false when the deadline passed. For states that have no descriptor to
+ * wait on. */
 inline bool eventually(const std::function<bool()>& done, int ms = kDeadlineMs) {
   const uint64_t deadline = base::now_ns() + static_cast<uint64_t>(ms) * 1'000'000u;
   while (!done()) {
@@ -55,7 +57,8 @@ inline std::string shm_base() {
 class Fabric {
  public:
   Fabric() {
-    name_ = base::format("test-%d-%llx", static_cast<int>(getpid()), static_cast<unsigned long long>(base::now_ns()));
+    name_ = base::format("test-%d-%llx", static_cast<int>(getpid()),
+                         static_cast<unsigned long long>(base::now_ns()));
     setenv("MILLRACE_FABRIC", name_.c_str(), 1);
     domain_ = shm_base() + "/" + name_ + ".domain";
     const int fd = open(domain_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
@@ -68,7 +71,8 @@ class Fabric {
     unsetenv("MILLRACE_FABRIC");
   }
   std::string folder() const {
-    return base::format("%s/millrace-soft.1.%u/%s", shm_base().c_str(), static_cast<unsigned>(geteuid()), name_.c_str());
+    return base::format("%s/millrace-soft.1.%u/%s", shm_base().c_str(),
+                        static_cast<unsigned>(geteuid()), name_.c_str());
   }
   bool exists() const { return access(folder().c_str(), F_OK) == 0; }
   /** Names in the folder that start with `prefix`. */
@@ -78,7 +82,8 @@ class Fabric {
   std::string name_, domain_;
 };
 
-/** A child: this program again, running the function registered under `name`. Talks in lines over a socket. */
+/** A child: this program again, running the function registered under `name`. Talks in lines over a
+ * socket. */
 class Child {
  public:
   Child(const std::string& name, const std::vector<std::string>& arguments = {});
@@ -115,8 +120,8 @@ std::map<std::string, ChildFunction>& child_functions();
 struct RegisterChild {
   RegisterChild(const char* name, ChildFunction function) { child_functions()[name] = function; }
 };
-#define MILLRACE_CHILD(name)                                            \
-  static int child_##name(::millrace::test::Parent& parent);            \
+#define MILLRACE_CHILD(name)                                                   \
+  static int child_##name(::millrace::test::Parent& parent);                   \
   static ::millrace::test::RegisterChild register_##name(#name, child_##name); \
   static int child_##name([[maybe_unused]] ::millrace::test::Parent& parent)
 
@@ -133,7 +138,8 @@ class SharedMemory {
   base::Mapping map_;
 };
 
-/** Sends and receives: context, PD, XRC domain, CQs, optionally an SRQ with slots, a target and an initiator. */
+/** Sends and receives: context, PD, XRC domain, CQs, optionally an SRQ with slots, a target and an
+ * initiator. */
 struct Endpoint {
   struct Options {
     uint32_t slots = 16;
@@ -141,7 +147,7 @@ struct Endpoint {
     bool receive = true;
     bool send = true;
     bool channel = true;
-    bool foreign = false;       ///< slots in private memory, reached by process_vm_*
+    bool foreign = false;  ///< slots in private memory, reached by process_vm_*
     bool post = true;
     uint32_t max_send_wr = 128;
     int cqe = 4096;
@@ -152,12 +158,15 @@ struct Endpoint {
   ~Endpoint();
 
   /** Brings the initiator to RTS against a target number. */
-  int connect(uint32_t target_qpn, uint8_t rnr_retry = 7, uint8_t timeout = 14, uint8_t retry_cnt = 7);
+  int connect(uint32_t target_qpn, uint8_t rnr_retry = 7, uint8_t timeout = 14,
+              uint8_t retry_cnt = 7);
   /** Brings the target to RTS. */
-  int ready(int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, uint8_t min_rnr_timer = 1);
+  int ready(int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+            uint8_t min_rnr_timer = 1);
   int post(uint32_t slot);
   /** Sends `bytes` from the send buffer to an SRQ. */
-  int send(uint32_t srqn, const void* data, uint32_t bytes, uint64_t wr_id = 0, int flags = IBV_SEND_SIGNALED);
+  int send(uint32_t srqn, const void* data, uint32_t bytes, uint64_t wr_id = 0,
+           int flags = IBV_SEND_SIGNALED);
   /** Polls until a completion is there. False after the deadline. */
   bool poll(ibv_wc* wc, int ms = kDeadlineMs) { return poll(cq.get(), wc, ms); }
   bool poll_sent(ibv_wc* wc, int ms = kDeadlineMs) { return poll(send_cq.get(), wc, ms); }
