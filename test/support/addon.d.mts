@@ -28,6 +28,7 @@ export declare class Endpoint {
   target: Uint8Array;
   head: number;
   disorder: number;
+  refused: number;
   events: [kind: number, peer: number, a: number, b: number][];
   onTunnel: (peer: number, message: Uint8Array) => void;
   onRecord: (peer: number, payload: Uint8Array) => void;

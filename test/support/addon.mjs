@@ -76,7 +76,9 @@ export class Endpoint {
     this.received = new Map();
     /** Records that did not follow their predecessor. */
     this.disorder = 0;
-    /** Rows of other kinds than FRAME and TUNNEL. @type {number[][]} */
+    /** Times that the target had too little room. */
+    this.refused = 0;
+    /** Rows of other kinds than FRAME, TUNNEL and NEED_ROOM. @type {number[][]} */
     this.events = [];
     /** Carries a message to that peer's endpoint. @type {(peer: number, message: Uint8Array) => void} */
     this.onTunnel = () => {};
@@ -142,8 +144,10 @@ export class Endpoint {
       const [kind, peer, a, b, c] = /** @type {number[]} */ ([...events.subarray(i * 8, i * 8 + 8)]);
       if (kind === 1) this.#records(peer, a, a + b, c);
       else if (kind === 5) this.onTunnel(peer, this.target.slice(a, a + b));
-      else {
-        if (kind === 2) this.target = new Uint8Array(Math.max(a, this.target.length));
+      else if (kind === 2) {
+        this.refused += 1;
+        this.target = new Uint8Array(Math.max(a, this.target.length));
+      } else {
         this.events.push([kind, peer, a, b]);
       }
     }
