@@ -24,7 +24,7 @@ import { readmePrograms } from '../support/readme';
  */
 const place = mkdtempSync(join(tmpdir(), 'millrace-package-'));
 const project = join(place, 'project');
-const shm = mkdtempSync('/dev/shm/millrace-package-');
+const shm = mkdtempSync(join(process.env.MILLRACE_SHM_DIR ?? '/dev/shm', 'p-'));
 const root = resolve('.');
 const running = new Set<ChildProcess>();
 

@@ -26,7 +26,7 @@ export const native = createRequire(import.meta.url)(addonPath);
  * @returns {{ base: string, folder: string, leftovers(): string[], remove(): void }}
  */
 export function ownFabric() {
-  const base = mkdtempSync('/dev/shm/millrace-test-');
+  const base = mkdtempSync(join(process.env.MILLRACE_SHM_DIR ?? '/dev/shm', 'a-'));
   const folder = join(base, 'domain');
   mkdirSync(folder, { mode: 0o700 });
   process.env.MILLRACE_SHM_DIR = base;

@@ -66,6 +66,7 @@ async function cycle(total) {
       keeper.flush();
       each.poll();
       keeper.native.disconnect(keeper.handle, to);
+      keeper.onTunnel = () => {}; // link() has chained it
     }
     if (i % 3 === 0) {
       native.watch(each.handle, () => {});
