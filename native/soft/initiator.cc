@@ -181,14 +181,14 @@ bool target_ready(Qp& qp) {
   // CLOSING still is alive: its closer has not yet looked again (see closing_step).
   if (record_number(word) != qp.target_number || (life != Life::kLive && life != Life::kClosing) ||
       qp.target->type != IBV_QPT_XRC_RECV || (state != IBV_QPS_RTR && state != IBV_QPS_RTS)) {
-    qp.target_word = 0;
+    qp.target_word = kUncheckedTarget;
     return false;
   }
   const XrcdKey key = qp.target->xrcd;
   if (qp.target->word.load(std::memory_order_acquire) != word) return target_ready(qp);
   if (!(key == qp.target_xrcd)) forget_peers(qp);  // they were checked against another domain
   qp.target_xrcd = key;
-  qp.target_word = life == Life::kLive ? word : 0;
+  qp.target_word = life == Life::kLive ? word : kUncheckedTarget;
   return true;
 }
 

@@ -147,7 +147,11 @@ base::Status Process::join() {
     root_ = root.take();
     reap_all(*root_);
     status = claim_slot();
-    if (!status.ok() && !anybody_present(*root_)) remove_fabric(path_, lock.value().folder());
+    if (!status.ok()) {
+      presence_map_.reset();
+      presence_.reset();  // our own lock must not count
+      if (!anybody_present(*root_)) remove_fabric(path_, lock.value().folder());
+    }
     return status;
   }
 }

@@ -223,7 +223,7 @@ int modify_initiator(Qp& qp, ibv_qp_state from, ibv_qp_state to) {
     drop_waiting(qp);
     forget_peers(qp);  // rings stay: what was committed is the receivers'
     qp.target = nullptr;
-    qp.target_word = 0;
+    qp.target_word = kUncheckedTarget;
     qp.send_cq->purge(qp.number);
   } else if (to == IBV_QPS_ERR) {
     flush_waiting(qp);
@@ -231,7 +231,7 @@ int modify_initiator(Qp& qp, ibv_qp_state from, ibv_qp_state to) {
     Root& root = qp.process->root();
     qp.target_number = qp.attr.dest_qp_num;
     qp.target = &root.qp(qp.target_number % root.qps());
-    qp.target_word = 0;
+    qp.target_word = kUncheckedTarget;
     qp.target_xrcd = {};
   }
   // The kernel's record shows the state to tools; nothing of the protocol reads it.

@@ -62,6 +62,8 @@ struct Waiting {
   ibv_sge inline_sge = {};
 };
 
+inline constexpr uint64_t kUncheckedTarget = ~uint64_t{0};
+
 enum class WaitFor { kNothing, kWqe, kRing, kDirectory, kTarget };
 
 struct Qp {
@@ -84,7 +86,9 @@ struct Qp {
   ibv_qp_attr attr = {};
   QpRecord* target = nullptr;
   uint32_t target_number = 0;
-  uint64_t target_word = 0;  ///< the record's word when it was last checked in full; 0: check
+  /** The record's word when it was last checked in full. Not 0, which is what an unused record
+   * says. */
+  uint64_t target_word = kUncheckedTarget;
   XrcdKey target_xrcd;
   std::vector<std::unique_ptr<Peer>> peers;
   static constexpr uint32_t kPeerCache = 64;

@@ -1,0 +1,464 @@
+// Joining and leaving: what is left behind, who is kept out, and with which words.
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
+
+#include <thread>
+
+#include "soft/layout.h"
+#include "soft_support.h"
+
+namespace millrace::test {
+namespace {
+
+verbs::ContextPtr join(base::Status* status = nullptr) {
+  base::Result<ibv_context*> opened = verbs::open_device("soft");
+  if (status != nullptr) *status = opened.status();
+  return opened.ok() ? verbs::ContextPtr(opened.value()) : verbs::ContextPtr();
+}
+
+/** A folder on its own as MILLRACE_SHM_DIR, put back at the end. */
+class OwnBase {
+ public:
+  OwnBase() : before_(shm_base()) {
+    path_ = base::format("%s/base-%d-%llx", before_.c_str(), static_cast<int>(getpid()),
+                         static_cast<unsigned long long>(base::now_ns()));
+    EXPECT_EQ(mkdir(path_.c_str(), 0755), 0);
+    setenv("MILLRACE_SHM_DIR", path_.c_str(), 1);
+  }
+  ~OwnBase() {
+    setenv("MILLRACE_SHM_DIR", before_.c_str(), 1);
+    EXPECT_EQ(rmdir(path_.c_str()), 0) << path_ << ": " << strerror(errno);
+  }
+  const std::string& path() const { return path_; }
+  std::string parent() const {
+    return base::format("%s/millrace-soft.1.%u", path_.c_str(), static_cast<unsigned>(geteuid()));
+  }
+
+ private:
+  std::string before_, path_;
+};
+
+MILLRACE_CHILD(joiner) {
+  const int rounds = std::stoi(parent.arguments[0]);
+  for (int i = 0; i < rounds; ++i) {
+    base::Status status;
+    verbs::ContextPtr context = join(&status);
+    EXPECT_TRUE(context) << status.what << ": " << status.detail;
+    if (!context) return 1;
+    verbs::ChannelPtr channel(ibv_create_comp_channel(context.get()));
+    verbs::CqPtr cq(ibv_create_cq(context.get(), 16, nullptr, channel.get(), 0));
+    EXPECT_TRUE(cq);
+  }
+  return 0;
+}
+
+TEST(SoftFabric, JoinAndLeaveInLoopsLeavesNothing) {
+  Fabric fabric;
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 4; ++i)
+    children.push_back(std::make_unique<Child>("joiner", std::vector<std::string>{"50"}));
+  for (auto& child : children) EXPECT_EQ(child->wait(), 0);
+  EXPECT_FALSE(fabric.exists());
+}
+
+TEST(SoftFabric, ThreadsJoinAndLeaveInLoops) {
+  Fabric fabric;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([] {
+      for (int i = 0; i < 50; ++i) {
+        verbs::ContextPtr context = join();
+        EXPECT_TRUE(context);
+        verbs::ChannelPtr channel(ibv_create_comp_channel(context.get()));
+        EXPECT_TRUE(channel);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_FALSE(fabric.exists());
+}
+
+MILLRACE_CHILD(stays) {
+  Endpoint end;
+  parent.say("in");
+  parent.hear();
+  _exit(0);  // without any hook
+}
+
+TEST(SoftFabric, TheKilledAreReapedByTheNextAndByClean) {
+  Fabric fabric;
+  {
+    Child a("stays"), b("stays");
+    EXPECT_EQ(a.hear(), "in");
+    EXPECT_EQ(b.hear(), "in");
+    a.signal(SIGKILL);
+    b.signal(SIGKILL);
+    a.wait();
+    b.wait();
+  }
+  EXPECT_TRUE(fabric.exists());
+  EXPECT_EQ(fabric.files("alive").size(), 2u);
+  {
+    verbs::ContextPtr context = join();
+    ASSERT_TRUE(context);
+    EXPECT_EQ(fabric.files("alive").size(), 1u);
+    EXPECT_EQ(fabric.files("p").size(), 1u);
+  }
+  EXPECT_FALSE(fabric.exists());
+  {
+    Child c("stays");
+    EXPECT_EQ(c.hear(), "in");
+    base::Result<soft::CleanReport> report = soft::clean_fabric();
+    ASSERT_TRUE(report.ok());
+    EXPECT_EQ(report.value().reaped, 0u) << "the living are left alone";
+    EXPECT_TRUE(fabric.exists());
+    c.signal(SIGKILL);
+    c.wait();
+  }
+  base::Result<soft::CleanReport> report = soft::clean_fabric();
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report.value().reaped, 1u);
+  EXPECT_GT(report.value().bytes, uint64_t{1} << 20);
+  EXPECT_FALSE(fabric.exists());
+  report = soft::clean_fabric();
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report.value().reaped, 0u);
+}
+
+/** Joins and leaves with a signal at a chosen step. */
+MILLRACE_CHILD(killed_joiner) {
+  soft::signal_at_step(std::stoull(parent.arguments[0]), SIGKILL);
+  { verbs::ContextPtr context = join(); }
+  parent.say("through");
+  return 0;
+}
+
+TEST(SoftFabric, KilledAtEveryStepOfJoiningAndLeaving) {
+  Fabric fabric;
+  for (const bool alone : {true, false}) {
+    verbs::ContextPtr other;
+    if (!alone) other = join();
+    bool through = false;
+    uint64_t step = 1;
+    for (; !through && step < 1000; ++step) {
+      Child child("killed_joiner", {std::to_string(step)});
+      through = child.hear() == "through";
+      const int code = child.wait();
+      if (code != 0) through = false;
+      ASSERT_TRUE(code == 0 || code == 128 + SIGKILL) << code;
+      // Whatever it left, the next one gets in.
+      base::Status status;
+      verbs::ContextPtr next = join(&status);
+      ASSERT_TRUE(next) << status.what << " " << status.detail;
+    }
+    EXPECT_TRUE(through);
+    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+  }
+  ASSERT_TRUE(soft::clean_fabric().ok());
+  EXPECT_FALSE(fabric.exists());
+}
+
+TEST(SoftFabric, SlotsRunOut) {
+  Fabric fabric;
+  verbs::ContextPtr context = join();
+  ASSERT_TRUE(context);
+  // Somebody holds the locks of all other slots.
+  base::Fd root(open((fabric.folder() + "/root").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(root.valid());
+  for (int slot = 0; slot < 256; ++slot) (void)base::lock_byte(root.get(), slot).ok();
+  Child child("joiner_fails");
+  const std::string line = child.hear();
+  EXPECT_NE(line.find(std::to_string(EAGAIN) + " "), std::string::npos) << line;
+  EXPECT_NE(line.find("256"), std::string::npos) << line;
+  EXPECT_EQ(child.wait(), 0);
+}
+
+MILLRACE_CHILD(joiner_fails) {
+  base::Status status;
+  verbs::ContextPtr context = join(&status);
+  EXPECT_FALSE(context);
+  parent.say(base::format("%d %s: %s", status.code, status.what, status.detail.c_str()));
+  return 0;
+}
+
+TEST(SoftFabric, AStoppedJoinerIsNamed) {
+  Fabric fabric;
+  verbs::ContextPtr context = join();
+  ASSERT_TRUE(context);
+  base::Fd folder(open(fabric.folder().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(flock(folder.get(), LOCK_EX), 0);
+  Child child("joiner_fails");
+  const std::string line = child.hear();
+  EXPECT_NE(line.find(std::to_string(ETIMEDOUT) + " "), std::string::npos) << line;
+  EXPECT_NE(line.find("process " + std::to_string(getpid())), std::string::npos) << line;
+  EXPECT_EQ(child.wait(), 0);
+}
+
+TEST(SoftFabric, AnotherLayout) {
+  Fabric fabric;
+  const std::string path = fabric.folder() + "/root";
+  {
+    Child child("stays");
+    ASSERT_EQ(child.hear(), "in");
+    child.signal(SIGKILL);
+    child.wait();
+  }
+  const auto patch = [&](size_t offset, const void* data, size_t bytes) {
+    base::Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    EXPECT_EQ(pwrite(fd.get(), data, bytes, static_cast<off_t>(offset)),
+              static_cast<ssize_t>(bytes));
+  };
+  base::Status status;
+  const uint32_t two = 2, one = 1;
+  patch(offsetof(soft::RootHeader, major), &two, 4);
+  EXPECT_FALSE(join(&status));
+  EXPECT_EQ(status.code, EPROTO);
+  EXPECT_NE(status.detail.find("layout 2.0"), std::string::npos) << status.detail;
+  patch(offsetof(soft::RootHeader, major), &one, 4);
+  const uint64_t unknown = 0x100, none = 0;
+  patch(offsetof(soft::RootHeader, features), &unknown, 8);
+  EXPECT_FALSE(join(&status));
+  EXPECT_EQ(status.code, EPROTO);
+  patch(offsetof(soft::RootHeader, features), &none, 8);
+  const uint32_t swapped = 0x04030201;
+  uint32_t right = soft::kByteOrder;
+  patch(offsetof(soft::RootHeader, byte_order), &swapped, 4);
+  EXPECT_FALSE(join(&status));
+  EXPECT_EQ(status.code, EPROTO);
+  patch(offsetof(soft::RootHeader, byte_order), &right, 4);
+  const uint32_t far = 0x7FFFFFC0;
+  patch(offsetof(soft::RootHeader, qp_offset), &far, 4);
+  EXPECT_FALSE(join(&status));
+  EXPECT_EQ(status.code, EPROTO);
+  EXPECT_NE(status.detail.find("damaged"), std::string::npos);
+  patch(offsetof(soft::RootHeader, magic), &none, 8);
+  EXPECT_FALSE(join(&status));
+  EXPECT_EQ(status.code, EPROTO);
+  ASSERT_EQ(truncate(path.c_str(), 10), 0);
+  EXPECT_FALSE(join(&status));
+  EXPECT_EQ(status.code, EPROTO);
+  // What can't be read can still be removed by hand, as the message says.
+  for (const std::string& name : fabric.files()) unlink((fabric.folder() + "/" + name).c_str());
+  verbs::ContextPtr context = join(&status);
+  EXPECT_TRUE(context) << status.detail;
+}
+
+TEST(SoftFabric, AnotherUsersFolder) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to give a folder away";
+  OwnBase base;
+  Fabric fabric;
+  ASSERT_EQ(mkdir(base.parent().c_str(), 0700), 0);
+  ASSERT_EQ(chown(base.parent().c_str(), 12345, 12345), 0);
+  base::Status status;
+  EXPECT_FALSE(join(&status));
+  EXPECT_EQ(status.code, EACCES);
+  EXPECT_NE(status.detail.find("user 12345"), std::string::npos) << status.detail;
+  ASSERT_EQ(chown(base.parent().c_str(), geteuid(), getegid()), 0);
+  ASSERT_EQ(chmod(base.parent().c_str(), 0777), 0);
+  EXPECT_FALSE(join(&status));
+  EXPECT_EQ(status.code, EACCES);
+  EXPECT_NE(status.detail.find("777"), std::string::npos) << status.detail;
+  ASSERT_EQ(rmdir(base.parent().c_str()), 0);
+  // A link to somewhere else is not followed.
+  ASSERT_EQ(symlink("/tmp", base.parent().c_str()), 0);
+  EXPECT_FALSE(join(&status));
+  EXPECT_NE(status.code, 0);
+  unlink(base.parent().c_str());
+}
+
+TEST(SoftFabric, NamesAndFolders) {
+  base::Status status;
+  for (const char* name :
+       {"..", ".", "a/b",
+        "0123456789012345678901234567890123456789012345678901234567890123456789"}) {
+    setenv("MILLRACE_FABRIC", name, 1);
+    EXPECT_FALSE(join(&status));
+    EXPECT_EQ(status.code, EINVAL) << name;
+  }
+  const std::string before = shm_base();
+  setenv("MILLRACE_FABRIC", "x", 1);
+  setenv("MILLRACE_SHM_DIR", "/nonexistent-folder", 1);
+  EXPECT_FALSE(join(&status));
+  EXPECT_EQ(status.code, ENOENT);
+  EXPECT_NE(status.detail.find("MILLRACE_SHM_DIR"), std::string::npos) << status.detail;
+  setenv("MILLRACE_SHM_DIR", before.c_str(), 1);
+  unsetenv("MILLRACE_FABRIC");
+}
+
+TEST(SoftFabric, NoSpaceByInjection) {
+  Fabric fabric;
+  for (int nth = 1; nth <= 2; ++nth) {  // the root, then chunk 0
+    base::fail_reserve(nth, ENOSPC);
+    base::Status status;
+    EXPECT_FALSE(join(&status));
+    EXPECT_EQ(status.code, ENOSPC);
+    EXPECT_NE(status.detail.find("--shm-size"), std::string::npos) << status.detail;
+    EXPECT_NE(status.detail.find("bytes free"), std::string::npos) << status.detail;
+    EXPECT_FALSE(fabric.exists());
+  }
+  base::fail_reserve(0, 0);
+  {
+    // A ring that can't be made fails its work request and nothing else.
+    Endpoint end;
+    ASSERT_EQ(end.connect(end.target_qpn()), 0);
+    base::fail_reserve(1, ENOSPC);
+    const uint32_t value = 1;
+    ASSERT_EQ(end.send(end.srqn(), &value, sizeof(value)), 0);
+    base::fail_reserve(0, 0);
+    ibv_wc wc = {};
+    ASSERT_TRUE(end.poll_sent(&wc));
+    EXPECT_EQ(wc.status, IBV_WC_LOC_QP_OP_ERR);
+    EXPECT_EQ(wc.vendor_err, static_cast<uint32_t>(ENOSPC));
+    EXPECT_NE(soft::last_error().detail.find("--shm-size"), std::string::npos);
+    ibv_qp_attr attr = {};
+    attr.qp_state = IBV_QPS_RESET;
+    ASSERT_EQ(ibv_modify_qp(end.initiator.get(), &attr, IBV_QP_STATE), 0);
+    ASSERT_EQ(end.connect(end.target_qpn()), 0);
+    ASSERT_EQ(end.send(end.srqn(), &value, sizeof(value)), 0);
+    ASSERT_TRUE(end.poll_sent(&wc));
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  }
+  EXPECT_FALSE(fabric.exists());
+}
+
+TEST(SoftFabric, NoSpaceForReal) {
+  OwnBase base;
+  if (mount("none", base.path().c_str(), "tmpfs", 0, "size=2500k,mode=755") != 0) {
+    GTEST_SKIP() << "mount is not permitted: " << strerror(errno);
+  }
+  {
+    Fabric fabric;
+    base::Status status;
+    EXPECT_FALSE(join(&status));  // the root fits, chunk 0 does not
+    EXPECT_EQ(status.code, ENOSPC);
+    EXPECT_NE(status.detail.find("--shm-size"), std::string::npos) << status.detail;
+    EXPECT_FALSE(fabric.exists());
+    struct statvfs fs;
+    ASSERT_EQ(statvfs(base.path().c_str(), &fs), 0);
+    EXPECT_GT(fs.f_bavail * fs.f_frsize, 2'400'000u) << "nothing stays allocated";
+  }
+  EXPECT_EQ(umount(base.path().c_str()), 0);
+}
+
+TEST(SoftFabric, AForkedChildIsToldSo) {
+  Fabric fabric;
+  {
+    Endpoint end;
+    ASSERT_EQ(end.connect(end.target_qpn()), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      int bad = 0;
+      const uint32_t value = 1;
+      ibv_wc wc = {};
+      ibv_recv_wr recv = {};
+      ibv_recv_wr* bad_recv = nullptr;
+      ibv_qp_attr attr = {};
+      bad += end.send(end.srqn(), &value, sizeof(value)) != EPERM;
+      bad += ibv_poll_cq(end.cq.get(), 1, &wc) != -EPERM;
+      bad += ibv_req_notify_cq(end.cq.get(), 0) != EPERM;
+      bad += ibv_post_srq_recv(end.srq.get(), &recv, &bad_recv) != EPERM;
+      bad += ibv_modify_qp(end.initiator.get(), &attr, IBV_QP_STATE) != EPERM;
+      bad += ibv_alloc_pd(end.context.get()) != nullptr || errno != EPERM;
+      bad += ibv_create_comp_channel(end.context.get()) != nullptr || errno != EPERM;
+      bad += ibv_create_cq(end.context.get(), 1, nullptr, nullptr, 0) != nullptr || errno != EPERM;
+      bad += ibv_reg_mr(end.pd.get(), &bad, 4, 0) != nullptr || errno != EPERM;
+      bad += ibv_destroy_qp(end.initiator.get()) != EPERM;
+      bad += ibv_destroy_srq(end.srq.get()) != EPERM;
+      bad += ibv_destroy_cq(end.cq.get()) != EPERM;
+      bad += ibv_close_device(end.context.get()) != EPERM;
+      ibv_cq* which = nullptr;
+      void* user = nullptr;
+      bad += ibv_get_cq_event(end.channel.get(), &which, &user) != -1;
+      const base::Result<ibv_context*> again = verbs::open_device("soft");
+      bad += again.ok() || again.status().code != EPERM ||
+             again.status().detail.find("forked") == std::string::npos;
+      exit(bad);  // with its hooks: they must not leave on the parent's behalf
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+    // The parent is untouched.
+    const uint32_t value = 1;
+    ASSERT_EQ(end.send(end.srqn(), &value, sizeof(value)), 0);
+    ibv_wc wc = {};
+    ASSERT_TRUE(end.poll(&wc));
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  }
+  EXPECT_FALSE(fabric.exists());
+}
+
+MILLRACE_CHILD(forks_and_dies) {
+  Endpoint end;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    parent.hear();  // lives on, with everything that a fork leaves it
+    _exit(0);
+  }
+  parent.say("in");
+  raise(SIGKILL);
+  return 0;
+}
+
+TEST(SoftFabric, AForkedChildDoesNotKeepItsParentAlive) {
+  Fabric fabric;
+  {
+    Child child("forks_and_dies");
+    EXPECT_EQ(child.hear(), "in");
+    EXPECT_EQ(child.wait(), 128 + SIGKILL);
+    base::Result<soft::CleanReport> report = soft::clean_fabric();
+    ASSERT_TRUE(report.ok());
+    EXPECT_EQ(report.value().reaped, 1u);
+  }
+  EXPECT_FALSE(fabric.exists());
+}
+
+/** Closes all descriptors and goes on, as some daemons do (R5). */
+MILLRACE_CHILD(closes_everything) {
+  Endpoint end;
+  EXPECT_EQ(end.connect(end.target_qpn()), 0);
+  parent.say(base::format("%u %u", end.target_qpn(), end.srqn()));
+  for (bool first = true;; first = false) {
+    ibv_wc wc = {};
+    if (!end.poll(&wc)) _exit(3);
+    if (first) {
+      for (int fd = 4; fd < 200; ++fd) close(fd);
+    }
+    end.post(static_cast<uint32_t>(wc.wr_id));
+    parent.say("got one");
+  }
+}
+
+TEST(SoftFabric, AProgramThatClosesItsDescriptorsIsNotDead) {
+  Fabric fabric;
+  {
+    Endpoint end;
+    Child child("closes_everything");
+    unsigned target = 0, srqn = 0;
+    ASSERT_EQ(sscanf(child.hear().c_str(), "%u %u", &target, &srqn), 2);
+    ASSERT_EQ(end.connect(target), 0);
+    for (int i = 0; i < 200; ++i) {
+      const uint32_t value = 1;
+      ASSERT_EQ(end.send(srqn, &value, sizeof(value)), 0);
+      ibv_wc wc = {};
+      ASSERT_TRUE(end.poll_sent(&wc));
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS) << i;
+      ASSERT_EQ(child.hear(), "got one");
+      ibv_poll_cq(end.cq.get(), 1, &wc);  // looks for deaths
+    }
+    child.signal(SIGKILL);
+    child.wait();
+    const uint32_t value = 1;
+    ibv_wc wc = {};
+    do {
+      ASSERT_EQ(end.send(srqn, &value, sizeof(value)), 0);
+      ASSERT_TRUE(end.poll_sent(&wc));
+    } while (wc.status == IBV_WC_SUCCESS);
+    EXPECT_EQ(fabric.files("alive").size(), 1u);
+  }
+  EXPECT_FALSE(fabric.exists());
+}
+
+}  // namespace
+}  // namespace millrace::test
