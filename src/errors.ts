@@ -96,13 +96,6 @@ export const CODES = define({
     cause: 'complete() or error() was called on the channel, perhaps by source$.subscribe(channel).',
     remedy: 'Do not publish after the end; close the channel and open it again to start anew.',
   },
-  ERR_READ_ONLY: {
-    scope: 'operation',
-    retryable: false,
-    title: 'A pattern cannot be published to',
-    cause: 'A pattern names many channels.',
-    remedy: 'Publish on a channel that the pattern matches.',
-  },
   ERR_ABORTED: {
     scope: 'operation',
     retryable: true,
@@ -131,7 +124,7 @@ export const CODES = define({
     retryable: true,
     title: 'A message was refused',
     cause:
-      "A subscriber with overflow 'wait' is full, and so is the publisher's queue for it (maxQueueBytes), for longer than maxWait.",
+      "The queue for a subscriber with overflow 'wait' is full (maxQueueBytes), or the send arena has no room at the moment.",
     remedy:
       'Wait with whenWritable(), raise maxQueueBytes, or let the slow subscriber choose a policy that drops.',
   },
@@ -184,6 +177,14 @@ export const CODES = define({
     title: 'A peer announced another schema for this channel',
     cause: 'Both sides named a schema (schemaId) and the names differ.',
     remedy: 'Use the same schema version in both programs.',
+  },
+
+  ERR_PEER_INPUT: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A peer sent something that is not valid',
+    cause: 'A record or a control message of that peer failed its checks; the message says which. Only that peer is concerned.',
+    remedy: 'Run the same version of the library in all members; report it if they are.',
   },
 
   // ---- codecs and schemas ------------------------------------------------------------------------------------------
