@@ -30,16 +30,24 @@ export async function page() {
     'whole member), `retryable` (the same call can succeed later), and a `cause` where a lower error led to it. Messages say',
     'what failed, on what, the exact cause and the remedy; programs should look at the code only.',
     '',
-    "`error instanceof MillraceError` holds for all of them. Wrong arguments and options are also a `TypeError`, values out of",
+    '`error instanceof MillraceError` holds for all of them. Wrong arguments and options are also a `TypeError`, values out of',
     'range a `RangeError`.',
     '',
     '| code | scope | retryable | |',
     '|---|---|---|---|',
-    ...table.map(([code, entry]) => `| [${code}](#${code.toLowerCase()}) | ${entry.scope} | ${entry.retryable ? 'yes' : 'no'} | ${entry.title} |`),
+    ...table.map(
+      ([code, entry]) =>
+        `| [${code}](#${code.toLowerCase()}) | ${entry.scope} | ${entry.retryable ? 'yes' : 'no'} | ${entry.title} |`,
+    ),
     '',
   ];
   for (const [code, entry] of table) {
-    lines.push(`## ${code}`, '', `${entry.title}. *${entry.scope}${entry.retryable ? ', retryable' : ''}*`, '');
+    lines.push(
+      `## ${code}`,
+      '',
+      `${entry.title}. *${entry.scope}${entry.retryable ? ', retryable' : ''}*`,
+      '',
+    );
     lines.push(`**Cause.** ${entry.cause}`, '', `**Remedy.** ${entry.remedy}`, '');
   }
   return `${lines.join('\n').trimEnd()}\n`;

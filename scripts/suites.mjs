@@ -4,7 +4,7 @@
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { bin, clangFormat, fuzzCompiler, root, run, which } from './setup.mjs';
+import { bin, clangFormat, fuzzCompiler, root, run, tail, which } from './setup.mjs';
 
 const MINUTE = 60_000;
 const node = process.execPath;
@@ -12,6 +12,7 @@ const node = process.execPath;
 /** Runs commands one after the other, each is one check: [title, command, args, env?]. */
 async function checks(context, list) {
   const failures = [];
+  let shown = '';
   for (const [title, command, args, env] of list) {
     const result = await run(command, args, {
       log: context.log,
@@ -19,9 +20,12 @@ async function checks(context, list) {
       env: { ...context.env, ...env },
       limitMs: context.left(),
     });
-    if (result.code !== 0) failures.push(title);
+    if (result.code === 0) continue;
+    failures.push(title);
+    shown += tail(result.text, list.length > 1 ? 30 : 60);
+    shown += '\n';
   }
-  return { passed: list.length - failures.length, failed: failures.length, skipped: 0, failures };
+  return { passed: list.length - failures.length, failed: failures.length, skipped: 0, failures, shown };
 }
 
 /** The C++ sources below `folders`, as paths from the root. */
@@ -88,7 +92,7 @@ async function nativeTests(context, folder, sanitize, env) {
     CMAKE_CXX_FLAGS_RELWITHDEBINFO: sanitize ? '-O1 -g' : '-O2 -g',
   });
   if (!built) return { passed: 0, failed: 1, skipped: 0, failures: ['build'] };
-  const total = { passed: 0, failed: 0, skipped: 0, failures: [] };
+  const total = { passed: 0, failed: 0, skipped: 0, failures: [], shown: '' };
   const programs = executables(join(folder, 'test', 'native'), /_test$/);
   if (programs.length === 0) return { ...total, failed: 1, failures: ['no *_test program was built'] };
   const prefix = sanitize ? await withoutRandomisation() : [];
@@ -123,6 +127,14 @@ async function nativeTests(context, folder, sanitize, env) {
       );
     }
     total.failed += failed;
+    // The tests that passed say nothing; what is left is the failures and the sanitizer's report.
+    const passing = /^\[ +(RUN|OK) +\].*$|^\[-+\].*$/;
+    const text = result.text
+      .split('\n')
+      .filter(
+        (line, i, all) => !passing.test(line) || (/^\[ +RUN/.test(line) && !/^\[ +OK/.test(all[i + 1] ?? '')),
+      );
+    if (failed > 0) total.shown += `${tail(text.join('\n'), 50)}\n`;
   }
   return total;
 }

@@ -168,7 +168,7 @@ async function runSuite(suite, position) {
   else say(line);
   if (counts.failed > 0) {
     for (const failure of counts.failures.slice(0, 30)) say(`    x ${failure}`);
-    say(tail(readFileSync(log, 'utf8'), 60));
+    say(counts.shown || tail(readFileSync(log, 'utf8'), 60));
     say(`    (all of it: ${log.slice(root.length + 1)})`);
   }
   return counts;
