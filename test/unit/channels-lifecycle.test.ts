@@ -71,14 +71,14 @@ describe('the Observable completes on close() and leave(), and errors only on a 
     world.stop(b);
     world.fabric.block(a.incarnation, b.incarnation, true);
     const y = a.channel('y', { codec: 'bytes', maxQueueBytes: 4096 });
-    const pending = [
-      outcome(a.channel('z').ready()),
-      outcome(y.publish(new Uint8Array(10))),
-      outcome(y.flush()),
-      outcome(a.drain()),
+    const pending: ReturnType<typeof outcome<unknown>>[] = [
+      outcome<unknown>(a.channel('z').ready()),
+      outcome<unknown>(y.publish(new Uint8Array(10))),
+      outcome<unknown>(y.flush()),
+      outcome<unknown>(a.drain()),
     ];
     while (y.offer(new Uint8Array(1000)));
-    pending.push(outcome(y.whenWritable()));
+    pending.push(outcome<unknown>(y.whenWritable()));
     await a.leave();
     await world.settle();
     expect(streams.map((one) => one.ended)).toEqual(['complete', 'complete', 'complete']);

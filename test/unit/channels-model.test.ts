@@ -8,7 +8,8 @@ import type { Subscription } from 'rxjs';
 import { expect, test } from 'vitest';
 import type { Channel } from '../../src/channels/channel.js';
 import type { Member } from '../../src/channels/member.js';
-import type { ChannelEvent, Overflow } from '../../src/channels/types.js';
+import type { Overflow } from '../../src/channels/overflow/index.js';
+import type { ChannelEvent } from '../../src/channels/types.js';
 import { outcome } from '../support/collect.js';
 import { World } from '../support/world.js';
 
@@ -248,6 +249,6 @@ test('random scripts against the model', { timeout: 60_000 + 100 * RUNS }, async
       fc.array(action, { minLength: 5, maxLength: 60 }),
       play,
     ),
-    { numRuns: RUNS, ...(process.env.MILLRACE_SEED ? { seed: Number(process.env.MILLRACE_SEED) } : {}) },
+    { numRuns: RUNS, ...(process.env.MILLRACE_NO_SHRINK ? { endOnFailure: true } : {}), ...(process.env.MILLRACE_SEED ? { seed: Number(process.env.MILLRACE_SEED) } : {}) },
   );
 });

@@ -408,7 +408,7 @@ describe('overflow is per (publisher, subscriber)', () => {
     symbols.forEach((symbol, i) => out.next({ of: { symbol }, n: i + 1, pad }));
     world.continue(b);
     await world.settle();
-    const seen = events.flatMap((event) =>
+    const seen = events.flatMap<number | string>((event) =>
       event.type === 'message' ? [event.value.n] : event.type === 'gap' ? [`gap ${event.from}-${event.to}`] : [],
     );
     expect(seen).toEqual([1, 2, 3, 'gap 4-6', 7, 'gap 8-8', 9, 10]);
