@@ -74,7 +74,7 @@ const LIMITS: ClusterLimits = { backlog: 32 * 1024 * 1024, joinWait: 1000, leave
 const ACK_MESSAGES = 32;
 const ACK_BYTES = 64 * 1024;
 /** Connections that have not said who they are; one more, and the oldest is dropped. */
-const MAX_STRANGERS = 64;
+const MAX_STRANGERS = 256;
 /** Bytes waiting for an inspector that does not read. */
 const MAX_UNREAD = 4 * 1024 * 1024;
 /** Malformed messages in a session, each on a new connection, until a peer is given up. */
@@ -834,10 +834,9 @@ export class Cluster {
     const pause = Math.min(16 * 2 ** turn, this.#limits.pause);
     const cancel = this.#clock.after(pause, () => {
       this.#departed.delete(incarnation);
-      const entry = scan(this.#native, this.folder).find((other) => other.incarnation === incarnation);
-      if (entry === undefined) return;
-      if (entry.alive) this.#lookAfter(incarnation, Math.min(turn + 1, 20));
-      else removeMember(this.folder, incarnation, entry.files);
+      if (isAlive(this.#native, this.folder, incarnation))
+        this.#lookAfter(incarnation, Math.min(turn + 1, 20));
+      else removeMember(this.folder, incarnation);
     });
     this.#departed.set(incarnation, cancel);
   }
