@@ -111,6 +111,19 @@ test.each(endings)('a process that ends by %s', async (how, code, signal, words)
   expect(fabric.leftovers()).toEqual([]);
 });
 
+test.each(['exit', 'record', 'leave'])(
+  'with a helper thread for libuv, a process that ends by %s',
+  async (how) => {
+    const a = endpoint();
+    const start = () => RemotePeer.process(a, fabric.folder, {}, { MILLRACE_WATCHER: 'thread' });
+    const { end, victim } = await endInTraffic(start, a, how);
+    expect(end).toEqual({ code: { exit: 7, record: 1, leave: 0 }[how], signal: null });
+    expect(victim.words()).not.toMatch(/FATAL|assert|Assert|core dumped/);
+    a.close();
+    expect(fabric.leftovers()).toEqual([]);
+  },
+);
+
 const workerEndings: [how: string, code: number, words: string][] = [
   ['close', 0, ''],
   ['leave', 0, ''],

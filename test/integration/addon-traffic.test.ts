@@ -168,7 +168,8 @@ describe.each(modes)('two processes, %s', (_title, env) => {
     b.send(3000, 300);
     await sendAll(a, [b.peer], 3000, 300);
     await pumpUntil([a], () => b.received === 3000 && count(a, b.peer) === 3000, 'both got all');
-    expect([a.disorder, b.disorder, b.events]).toEqual([0, 0, []]);
+    // A backlog may have come and gone (DRAINED); faults and lanes that went down may not.
+    expect([a.disorder, b.disorder, b.events.filter(([kind]) => kind !== 6)]).toEqual([0, 0, []]);
     b.end('close');
     expect(await b.exited).toEqual({ code: 0, signal: null });
     expect(b.words()).toBe('');

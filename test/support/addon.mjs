@@ -15,8 +15,11 @@ import { join } from 'node:path';
 const root = new URL('../../', import.meta.url).pathname;
 const paths = ['build/Release/millrace.node', 'prebuilds/linux-x64-glibc/millrace.node'];
 
-/** The addon's file: what was built last. */
-export const addonPath = paths.map((path) => join(root, path)).find(existsSync) ?? join(root, paths[0]);
+/** The addon's file: what was built last, or the build to be tested (one with a sanitizer, say). */
+export const addonPath =
+  process.env.MILLRACE_TEST_ADDON ??
+  paths.map((path) => join(root, path)).find(existsSync) ??
+  join(root, paths[0]);
 
 /** @type {Native} */
 export const native = createRequire(import.meta.url)(addonPath);
