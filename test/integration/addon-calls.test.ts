@@ -1,7 +1,7 @@
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { afterAll, afterEach, expect, test } from 'vitest';
-import type { NativeError, OpenOptions } from '../../src/native/binding.js';
+import { EVENT, FAULT, type NativeError, type OpenOptions } from '../../src/native/binding.js';
 import { addonPath, Endpoint, link, native, ownFabric } from '../support/addon.mjs';
 
 const fabric = ownFabric();
@@ -242,6 +242,11 @@ test('rows that make no sense are faults of ours, not a crash', () => {
     b.poll();
   }
   expect(b.received.size).toBe(0);
+  expect(a.events.every(([kind, , , reason]) => kind === EVENT.PEER_FAULT && reason === FAULT.ROW)).toBe(
+    true,
+  );
+  // The first three are for nobody, which is no fault: that peer may just have left.
+  expect(a.events.length).toBe(rows.length - 3);
 });
 
 test('random bytes into tunnel are faults of that peer alone', () => {

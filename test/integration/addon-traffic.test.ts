@@ -1,4 +1,5 @@
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
+import { COUNTER, EVENT, LANE_STATE } from '../../src/native/binding.js';
 import { Endpoint, link, native, ownFabric } from '../support/addon.mjs';
 import { pumpUntil, RemotePeer, sendAll } from '../support/addon-process.js';
 
@@ -103,6 +104,20 @@ test('own lanes keep their own order', async () => {
   expect(b.disorder).toBe(0);
   native.closeLane(a.handle, lane);
   await pumpUntil([a, b], () => native.resources(a.handle).lanes === 1, 'the lane is gone');
+});
+
+test('injected faults of the device heal without loss', async () => {
+  const faults = { seed: 7, error: 0.02, ambiguous: 0.02, delay: 0.05, rnr: 0.05, deadSrq: 0.01 };
+  const a = endpoint({ faults });
+  const b = endpoint();
+  const [toB, toA] = link(a, b);
+  await sendAll(a, [toB], 3000, 300, [b]);
+  await pumpUntil([a, b], () => count(b, toA) === 3000, 'all arrived');
+  expect(b.disorder).toBe(0);
+  const states = a.events.filter(([kind]) => kind === EVENT.LANE).map(([, , , state]) => state);
+  expect(states).toContain(LANE_STATE.DOWN);
+  expect(states).toContain(LANE_STATE.REARMED);
+  expect(a.buffers.counters[COUNTER.ERROR_COMPLETIONS]).toBeGreaterThan(0);
 });
 
 test('an armed member is woken by a frame, and only then', async () => {
