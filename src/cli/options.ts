@@ -1,4 +1,5 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import { DEFAULT_DOMAIN } from '../cluster/paths.js';
 
 /** Options that every command has. */
 export interface CommonOptions {
@@ -14,7 +15,7 @@ export function common(command: Command, env: NodeJS.ProcessEnv, timeout: string
   return command
     .addOption(
       new Option('-d, --domain <name>', 'the domain; MILLRACE_DOMAIN sets the default')
-        .default(env.MILLRACE_DOMAIN || 'default')
+        .default(env.MILLRACE_DOMAIN || DEFAULT_DOMAIN)
         .argParser(notEmpty),
     )
     .addOption(new Option('-t, --timeout <time>', `${timeout}, such as 500ms, 5s or 2m`).argParser(duration))
