@@ -14,6 +14,7 @@
  *   LIVEFIRST   the slot says LIVE before its presence lock is held
  *   TESTFIRST   the reaper tests the lock and then reads the word
  *   NOLEAVELOCK the last one removes the folder without the lock
+ *   LATEUNLOCK  who leaves lets go of the folder before its presence lock; LIVEONLY with it: only a slot that says LIVE is taken for a member
  *   KNOWNONLY   the last one removes the files of the slots, not whatever names it finds (one may have died between its file and LIVE)
  *   PLAINFREE   the reaper stores FREE without comparing
  *   NOFINISH    a slot that says REAPING is left to whoever began
@@ -80,7 +81,7 @@ inline reap(x) {
 inline sweepnames() { d_step { FILE(1) = 0; FILE(2) = 0; FILE(3) = 0; FILE(4) = 0 } }
 
 proctype process(byte p) {
-  byte ino, s, i, w; bit t;
+  byte ino, s, i, w, r; bit t;
   {
     do
     :: if :: d_step { path==0 -> inodes++; path = inodes } :: else fi;    /* mkdir */
@@ -103,11 +104,14 @@ proctype process(byte p) {
        d_step { number[ino] = 0; W(0) = FREE; W(1) = FREE; root[ino] = 2 }
     :: else -> reap(0); reap(1)
     fi;
-    if
-    :: d_step { W(0)==FREE && L(0)==0 -> s = 0 }
-    :: d_step { W(1)==FREE && L(1)==0 -> s = 1 }
-    :: d_step { !(W(0)==FREE && L(0)==0) && !(W(1)==FREE && L(1)==0) -> leaving[p] = 1; fl[ino] = 0 }; goto out      /* full */
-    fi;
+    do
+    :: d_step { W(0)==FREE && L(0)==0 -> s = 0 }; break
+    :: d_step { W(1)==FREE && L(1)==0 -> s = 1 }; break
+    :: d_step { L(0) && L(1) -> leaving[p] = 1; fl[ino] = 0 }; goto out  /* full */
+    :: else -> reap(0); reap(1);                                         /* died meanwhile */
+       d_step { r++; assert(r < 3) }
+    od;
+    r = 0;
 #ifndef LIVEFIRST
     d_step { assert(L(s)==0); L(s) = p+1 };
 #endif
@@ -133,10 +137,17 @@ proctype process(byte p) {
 #endif
     FILE(i) = 0;
     W(s) = FREE;
+#ifndef LATEUNLOCK
     L(s) = 0;
+#endif
     reap(0); reap(1);
+#ifdef LIVEONLY
+#define PRESENT(x) (L(x) && L(x)!=p+1 && W(x)>=LIVE(0) && W(x)<REAPING(0))
+#else
+#define PRESENT(x) (L(x) && L(x)!=p+1)
+#endif
     if
-    :: L(0)==0 && L(1)==0 ->
+    :: !PRESENT(0) && !PRESENT(1) ->
 #ifndef KNOWNONLY
        sweepnames();
 #endif
@@ -146,6 +157,9 @@ proctype process(byte p) {
     fi;
 #ifndef NOLEAVELOCK
     fl[ino] = 0;
+#endif
+#ifdef LATEUNLOCK
+    d_step { if :: L(s)==p+1 -> L(s) = 0 :: else fi };
 #endif
     skip;
 out: skip;

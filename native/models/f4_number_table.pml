@@ -19,6 +19,7 @@
  *   NOCLOSE      destroy leaves POSTED words alone: an initiator with an old copy goes on taking them
  *   NOWAKE       destroy wakes nobody
  *   WAKEFIRST    destroy wakes the parked before it closes
+ *   NOLOOK       who has parked does not look once more whether the SRQ still lives
  *   PLAINREAP    the reaper frees a dead owner's entry by a plain store
  *   NOQUARANTINE with INPLACE: memory is used again although a WQE in it is TAKEN
  *   SELFCLOSE    with INPLACE: the destroyer waits, and whoever has a WQE of a closing SRQ closes it himself after his commit (R6's way). Fails:
@@ -153,7 +154,9 @@ inline send(i, n) {
         :: TAKE; break
         :: else -> skip
         fi;
+#ifndef NOLOOK
         if :: GONE -> break :: else fi;
+#endif
         if
         :: d_step { fd[i] -> fd[i] = 0 }
         :: n==1 && odead -> break
