@@ -161,6 +161,7 @@ class Member::Core final : public LaneSink {
   void event(EventKind kind, int32_t peer, int32_t a = 0, int32_t b = 0);
   void touch(Peer& peer);
   void update_tables();
+  void count_lanes();
   void reap_closing_lanes();
   void drain_channel();
   bool anything_pending() const;
@@ -240,7 +241,8 @@ class Member::Core final : public LaneSink {
   std::vector<uint32_t> generations_;
   std::deque<uint32_t>
       free_peers_;  ///< oldest first: late writes of an old peer should find nobody
-  uint32_t peer_count_ = 0;
+  std::vector<Peer*> connected_;  ///< those that are connected, in no order
+  uint32_t lanes_end_ = 1;        ///< behind the last open lane
   uint32_t reserved_count_ = 0;
   std::unordered_map<uint64_t, uint32_t> by_incarnation_;
 

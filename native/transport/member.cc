@@ -202,7 +202,8 @@ void Member::Core::close() {
   recognised_.clear();
   events_.clear();
   due_.clear();
-  peer_count_ = reserved_count_ = held_ = 0;
+  connected_.clear();
+  reserved_count_ = held_ = 0;
   backlog_bytes_ = 0;
   if (buffers_.owner) counter(kBacklogBytes) = 0;  // create() may have failed before there was any
 }
@@ -298,7 +299,7 @@ base::Status Member::Core::connect(uint32_t index, uint64_t incarnation,
   peer.frame_room = std::min(data->slot_bytes, options_.slot_bytes) - kFrameHeaderBytes;
   peer.credits.reset(data->granted);
   --reserved_count_;
-  ++peer_count_;
+  connected_.push_back(&peer);
   by_incarnation_[incarnation] = index;
   // What it sent before we knew it.
   for (auto it = strangers_.begin(); it != strangers_.end();) {
@@ -320,7 +321,7 @@ void Member::Core::disconnect(uint32_t index) {
   if (peer.state == Peer::State::kReserved) {
     --reserved_count_;
   } else {
-    --peer_count_;
+    connected_.erase(std::find(connected_.begin(), connected_.end(), &peer));
     by_incarnation_.erase(peer.incarnation);
     departed_.push_back(peer.incarnation);
     if (departed_.size() > kDeparted) departed_.pop_front();
@@ -364,6 +365,7 @@ base::Result<uint32_t> Member::Core::open_lane() {
                              number, options_.incarnation + number);
     if (!lane.ok()) return lane.status();
     lanes_[number] = lane.take();
+    count_lanes();
     event(EventKind::kLane, -1, static_cast<int32_t>(number), static_cast<int32_t>(LaneState::kUp));
     return number;
   }
@@ -385,16 +387,22 @@ void Member::Core::reap_closing_lanes() {
     if ((closing_lanes_ & (1u << number)) == 0) continue;
     Lane& lane = *lanes_[number];
     bool busy = lane.outstanding() > 0 || !lane.up();
-    for (uint32_t i = 0; i < kMaxPeers && !busy; ++i) {
-      if (!peers_[i] || !peers_[i]->lanes[number]) continue;
-      const Destination& dest = *peers_[i]->lanes[number];
-      busy = dest.held || !dest.backlog.empty() || dest.pending_head < dest.pending.size();
+    for (const Peer* peer : connected_) {
+      if (!peer->lanes[number]) continue;
+      const Destination& dest = *peer->lanes[number];
+      busy |= dest.held || !dest.backlog.empty() || dest.pending_head < dest.pending.size();
     }
     if (busy) continue;
     // The destinations stay: sequences per (sender, lane, receiver) go on when the number is used
     // again.
     lanes_[number].reset();
     closing_lanes_ &= ~(1u << number);
+  }
+  count_lanes();
+}
+
+void Member::Core::count_lanes() {
+  for (lanes_end_ = kMaxLanes; lanes_end_ > 1 && !lanes_[lanes_end_ - 1]; --lanes_end_) {
   }
 }
 
@@ -476,8 +484,9 @@ void Member::Core::update_tables() {
     if (peer == nullptr || !peer->dirty) continue;
     peer->dirty = false;
     uint64_t prefix = peer->rows_accepted;
-    for (const auto& dest : peer->lanes) {
-      if (dest && !dest->rows.empty()) prefix = std::min(prefix, dest->rows.oldest() - 1);
+    for (uint32_t i = 0; i < lanes_end_; ++i) {
+      const Destination* const dest = peer->lanes[i].get();
+      if (dest != nullptr && !dest->rows.empty()) prefix = std::min(prefix, dest->rows.oldest() - 1);
     }
     peer->rows_completed = prefix;
     double* const row = &buffers_.peers[size_t{index} * kPeerStride];
@@ -506,7 +515,7 @@ Resources Member::Core::resources() const {
   r.mrs = 1 + inbox_->regions();
   r.slots = inbox_->slots();
   r.slot_bytes = inbox_->slot_bytes();
-  r.peers = peer_count_;
+  r.peers = static_cast<uint32_t>(connected_.size());
   r.inbox_bytes = inbox_->bytes();
   r.arena_bytes = arena_->bytes();
   r.backlog_bytes = backlog_bytes_;
@@ -518,11 +527,12 @@ void Member::Core::check_invariants() const {
   // I2: what others may send without asking is posted, or has arrived.
   uint64_t promised = 0;
   uint64_t shares = 0;
-  for (const auto& peer : peers_) {
-    if (!peer) continue;
+  for (const Peer* peer : connected_) {
     promised += peer->book.outstanding() + kAnswerSlots;
     shares += peer->book.share();
   }
+  promised += uint64_t{reserved_count_} * kFloorSlots;
+  shares += uint64_t{reserved_count_} * kFloorSlots;
   for (const Due& due : due_) shares += due.number == 0 ? due.slots : 0;
   const uint64_t posted = inbox_->posted() + (arrived_ - demuxed_);
   if (promised > posted || shares + inbox_->pool() != inbox_->slots() || posted > inbox_->slots()) {

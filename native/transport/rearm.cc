@@ -37,8 +37,8 @@ bool Member::Core::harvest(Lane& lane) {
 bool Member::Core::harvest_all() {
   rearm_pending_ = false;
   bool progress = false;
-  for (auto& lane : lanes_) {
-    if (lane) progress |= harvest(*lane);
+  for (uint32_t i = 0; i < lanes_end_; ++i) {
+    if (lanes_[i]) progress |= harvest(*lanes_[i]);
   }
   return progress;
 }
@@ -123,8 +123,7 @@ void Member::Core::ask(Peer& peer, Destination& dest) {
 void Member::Core::ask_again() {
   if (held_ == 0) return;
   const uint64_t now = base::now_ns();
-  for (auto& peer : peers_) {
-    if (!peer) continue;
+  for (Peer* peer : connected_) {
     for (auto& dest : peer->lanes) {
       if (dest && dest->held && now - dest->asked_ns > kAskAgainNs) ask(*peer, *dest);
     }

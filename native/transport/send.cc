@@ -330,15 +330,15 @@ void Member::Core::pump_active() {
 }
 
 void Member::Core::post_lanes() {
-  for (auto& lane : lanes_) {
-    if (lane) lane->post();
+  for (uint32_t i = 0; i < lanes_end_; ++i) {
+    if (lanes_[i]) lanes_[i]->post();
   }
 }
 
 void Member::Core::free_arena() {
   uint64_t lowest = ~uint64_t{0};
-  for (const auto& lane : lanes_) {
-    if (lane) lowest = std::min(lowest, lane->arena_low());
+  for (uint32_t i = 0; i < lanes_end_; ++i) {
+    if (lanes_[i]) lowest = std::min(lowest, lanes_[i]->arena_low());
   }
   arena_->free_up_to(lowest);
 }
