@@ -73,12 +73,20 @@ export async function joinWith<C = undefined>(
     fault: (error) => engine?.clusterFault(error),
     onInspect: () => member?.inspect(),
   };
+  // What the transport answers to a tunnel message is an event of the next poll, so a member that sleeps must take a turn.
+  const awake: Native = {
+    ...native,
+    tunnel(handle, peer, message) {
+      native.tunnel(handle, peer, message);
+      engine?.pump.wake();
+    },
+  };
   let cluster: ClusterPort;
   try {
     cluster = await joinCluster({
       domain,
       name,
-      native,
+      native: awake,
       handleOptions: {
         device,
         slotBytes,

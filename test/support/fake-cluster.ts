@@ -62,6 +62,11 @@ export class FakeDomain {
     return entry === undefined ? undefined : this.#port(entry);
   }
 
+  tunnelTo(incarnation: number, bytes: Uint8Array): void {
+    const entry = this.entries.find((one) => one.incarnation === incarnation);
+    if (entry !== undefined) this.schedule(entry.life, () => entry.native.tunnel(entry.handle, 0, bytes));
+  }
+
   killed(life: Life): void {
     for (const entry of this.entries) if (entry.life === life && !entry.left) this.#gone(entry, 'died');
   }

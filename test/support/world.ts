@@ -107,6 +107,11 @@ export class World {
     throw new Error(`no member ${incarnation}`);
   }
 
+  /** A message of a peer's transport arrives at a member, over the control connection. */
+  tunnelTo(member: Member<never> | Member, bytes: Uint8Array): void {
+    for (const domain of this.#domains.values()) domain.tunnelTo(this.#find(member).member.incarnation, bytes);
+  }
+
   lifeOf(member: Member<never> | Member): Life {
     return this.#find(member).life;
   }
