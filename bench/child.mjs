@@ -61,8 +61,11 @@ async function send() {
   const end = told('end');
   const { send, close } = await peer.sender(spec, payloadOf(spec.payload));
   await send(spec.warm);
+  const from = process.cpuUsage();
   await send(spec.count);
   await end;
+  const cpu = process.cpuUsage(from);
+  await tell({ cpu: cpu.user + cpu.system });
   await close?.();
 }
 

@@ -229,14 +229,17 @@ async function pair(left, right, from, settings, deadlineMs) {
     const resultOfA = a.first('result');
     resultOfA.catch(() => {});
     const failed = from === 'left' ? resultOfB : resultOfA;
+    const cpu = left.role === 'send' ? a.first('cpu') : Promise.resolve(0);
+    cpu.catch(() => {});
     const result = await Promise.race([
       from === 'left' ? resultOfA : resultOfB,
       late,
       failed.then(() => late),
     ]);
     for (const { child } of started) child.send('end');
+    const senderMicros = await Promise.race([cpu, late]);
     await Promise.race([Promise.all(started.map(({ ended }) => ended)), late]);
-    return result;
+    return left.role === 'send' ? { ...result, senderMicros } : result;
   } finally {
     clearTimeout(timer);
     for (const { child } of started) if (child.exitCode === null) child.kill('SIGKILL');
@@ -257,7 +260,9 @@ async function throughput(peer, payload, count, settings) {
     60_000,
   );
   if (!result.correct) throw new Error(`${peer}: the values that arrived are not those that were sent`);
-  return result;
+  // The rate is a matter of the whole machine; what a message costs is less so.
+  const { rate, cpuMicros, senderMicros } = result;
+  return { rate, sendMicros: senderMicros / spec.count, receiveMicros: cpuMicros / spec.count };
 }
 
 const roundTrip = (peer, count, settings) => {
@@ -446,6 +451,18 @@ function report(settings, results, missing) {
         return [mega(rate), peer === 'millrace' || ours === undefined ? '' : `${ratio(ours / rate)} x`];
       });
       table.push([titles[peer], ...cells]);
+    }
+    console.log(table.toString());
+  }
+  if (rates.length > 0) {
+    const head = ['CPU ns a message: send + receive', ...rates.map((name) => CASE_TITLES[name])];
+    const table = new Table({ ...plain, head });
+    for (const peer of settings.peers) {
+      const cell = (name) => {
+        const [send, receive] = ['sendMicros', 'receiveMicros'].map((key) => value(name, peer, key));
+        return send === undefined ? '' : `${(send * 1000).toFixed(0)} + ${(receive * 1000).toFixed(0)}`;
+      };
+      table.push([titles[peer], ...rates.map(cell)]);
     }
     console.log(table.toString());
   }
