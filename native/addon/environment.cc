@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "addon/errors.h"
 #include "addon/presence.h"
@@ -15,7 +16,7 @@ namespace {
 struct Registry {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   std::vector<Environment*> environments;
-  pid_t pid = 0;
+  std::atomic<pid_t> pid{0};
 };
 
 Registry& registry() {

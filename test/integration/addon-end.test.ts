@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import { readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, expect, test } from 'vitest';
@@ -138,6 +139,24 @@ test.each(workerEndings)('a worker that ends by %s', async (how, code, words) =>
   expect(end.code).toBe(code);
   expect(victim.words()).toContain(words);
   a.close();
+  expect(fabric.leftovers()).toEqual([]);
+});
+
+const crowdEndings: [how: string, code: number][] = [
+  ['exit', 7],
+  ['throw', 1],
+  ['dry', 0],
+  ['terminate', 0],
+];
+test.each(crowdEndings)('a process with busy workers that ends by %s', (how, code) => {
+  const program = join('test', 'integration', 'programs', 'addon-crowd.mjs');
+  const result = spawnSync(process.execPath, [program, fabric.folder, how], {
+    encoding: 'utf8',
+    timeout: 60_000,
+  });
+  expect({ status: result.status, signal: result.signal }).toEqual({ status: code, signal: null });
+  if (how === 'throw') expect(result.stderr).toContain('on purpose');
+  else expect(result.stderr).toBe('');
   expect(fabric.leftovers()).toEqual([]);
 });
 
