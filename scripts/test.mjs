@@ -156,6 +156,7 @@ async function runSuite(suite, position) {
   }
   clearInterval(ticker);
 
+  const failedItself = counts.failed > 0;
   const left = readdirSync(shm);
   if (left.length > 0) {
     counts.failed += 1;
@@ -168,7 +169,7 @@ async function runSuite(suite, position) {
   else say(line);
   if (counts.failed > 0) {
     for (const failure of counts.failures.slice(0, 30)) say(`    x ${failure}`);
-    say(counts.shown || tail(readFileSync(log, 'utf8'), 60));
+    if (failedItself) say(counts.shown || tail(readFileSync(log, 'utf8'), 60));
     say(`    (all of it: ${log.slice(root.length + 1)})`);
   }
   return counts;
