@@ -157,42 +157,39 @@ export class Cluster {
     for (let attempt = 1; ; attempt += 1) {
       const note = { pid: process.pid, name, started: Date.now() };
       const registration = Registration.stage(native, base, domain, note);
-      let handle: number | undefined;
       let cluster: Cluster | undefined;
       try {
-        // What the dead left takes room, which open() may need.
-        sweep(native, registration.folder);
-        try {
-          const folder = registration.folder;
-          handle = native.open({ ...options.handleOptions, folder, incarnation: registration.incarnation });
-        } catch (error) {
-          throw nativeError(`open the device ${JSON.stringify(options.handleOptions.device)}`, native, error);
-        }
-        cluster = new Cluster(options, registration, handle);
+        cluster = Cluster.#make(options, registration);
         await cluster.#listen(base);
         signal?.throwIfAborted();
-        if (registration.isIntact() && registration.publish()) {
-          await cluster.#connectAll(signal);
-          cluster.#start(base, domain);
-          return cluster;
-        }
-        if (attempt === JOIN_ATTEMPTS) {
-          throw new MillraceError(
-            'ERR_REGISTRY',
-            `Could not join in ${registration.folder}: its files were removed ${attempt} times while they were made. ` +
-              'Look for a program that deletes them.',
-          );
-        }
-        cluster.#vanish();
+        if (!registration.publish()) throw removed(registration.folder, attempt);
+        await cluster.#connectAll(signal);
+        cluster.#start(base, domain);
+        return cluster;
       } catch (error) {
-        if (cluster !== undefined) cluster.#vanish();
-        else {
-          if (handle !== undefined) native.close(handle);
-          registration.remove();
-        }
-        throw error;
+        // A sweeper may have looked at our staged file just before it was locked, and have taken it away later, with the folder
+        // even: whatever failed then is no reason to give up (R30).
+        const again = attempt < JOIN_ATTEMPTS && signal?.aborted !== true && !registration.isIntact();
+        if (cluster === undefined) registration.remove();
+        else cluster.#vanish();
+        if (!again) throw error;
       }
     }
+  }
+
+  /** Opens the native member of a registration. @throws MillraceError */
+  static #make(options: JoinOptions, registration: Registration): Cluster {
+    const { native, handleOptions } = options;
+    const { folder, incarnation } = registration;
+    // What the dead left takes room, which open() may need.
+    sweep(native, folder);
+    let handle: number;
+    try {
+      handle = native.open({ ...handleOptions, folder, incarnation });
+    } catch (error) {
+      throw nativeError(`open the device ${JSON.stringify(handleOptions.device)}`, native, error);
+    }
+    return new Cluster(options, registration, handle);
   }
 
   private constructor(options: JoinOptions, registration: Registration, handle: number) {
@@ -928,6 +925,14 @@ export class Cluster {
     }
     this.#registration.remove();
   }
+}
+
+function removed(folder: string, attempts: number): MillraceError {
+  return new MillraceError(
+    'ERR_REGISTRY',
+    `Could not join in ${folder}: its files were removed ${attempts} times while they were made. ` +
+      'Look for a program that deletes them.',
+  );
 }
 
 function wrongCount(greeting: Greeting, peer: Peer): MalformedFrame {

@@ -20,7 +20,7 @@ import {
 /**
  * The registry folder of a domain: who is a member, told by files and by locks that the kernel drops.
  *
- * Rules (they make joins and leaves at the same time, and a kill between any two of their steps, harmless):
+ * Rules (R30; they make joins and leaves at the same time, and a kill between any two of their steps, harmless):
  * - A member is visible (`m-*.lock`) only once its lock is held and its socket listens: both are prepared under a staged
  *   name, and the rename publishes them. So a visible file whose lock is free belonged to a dead member, always.
  * - The files of the dead are removed by whoever comes across them; the presence file goes last, so that a remover that is

@@ -293,6 +293,40 @@ describe('a join that fails leaves nothing behind', () => {
     await up(a, 1);
     await up(b, 1);
   });
+
+  test('a folder that is taken away while the device is opened: it begins again', async () => {
+    const native = new ClusterNative();
+    const openIt = native.open.bind(native);
+    let times = 2;
+    native.open = (options) => {
+      times -= 1;
+      // A sweeper that was stopped goes on: the staged file, and the folder, which is empty then.
+      if (times >= 0) fs.rmSync(options.folder, { recursive: true });
+      return openIt(options);
+    };
+    const a = await join_('a', { native });
+    expect(times).toBe(-1);
+    const b = await join_('b');
+    await up(a, 1);
+    await up(b, 1);
+  });
+
+  test('and does not go on for ever', async () => {
+    const native = new ClusterNative();
+    const openIt = native.open.bind(native);
+    let times = 0;
+    native.open = (options) => {
+      times += 1;
+      const handle = openIt(options);
+      fs.rmSync(join(options.folder, `t-${options.incarnation}.lock`));
+      return handle;
+    };
+    await expect(join_('a', { native })).rejects.toMatchObject({
+      code: 'ERR_REGISTRY',
+      message: /removed 16 times/,
+    });
+    expect(times).toBe(16);
+  });
 });
 
 describe('a member that does not answer', () => {
