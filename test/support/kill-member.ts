@@ -1,0 +1,135 @@
+import { join } from 'node:path';
+import { type Place, type Running, root } from './cli-process.js';
+
+const program = join(root, 'test', 'integration', 'programs', 'kill-member.mjs');
+
+/** What a member has heard of one publisher. */
+export interface Heard {
+  /** From here on everything was to come. */
+  readonly from: number;
+  readonly first: number;
+  readonly last: number;
+  readonly count: number;
+  readonly gaps: number;
+  readonly disorder: number;
+  readonly broken: number;
+  readonly left: string | null;
+}
+
+interface Line {
+  readonly type: string;
+  // biome-ignore lint/suspicious/noExplicitAny: what the program says
+  readonly [field: string]: any;
+}
+
+export interface MemberOptions {
+  readonly join?: object;
+  readonly publish?: boolean;
+  readonly burst?: number;
+  readonly progress?: number;
+}
+
+/** A member in a process of its own that publishes all the time; see test/integration/programs/kill-member.mjs. */
+export class Victim {
+  readonly running: Running;
+  #read = 0;
+  readonly #said: Line[] = [];
+
+  constructor(
+    place: Place,
+    readonly name: string,
+    options: MemberOptions = {},
+  ) {
+    this.running = place.node(program, name, JSON.stringify(options));
+  }
+
+  static async start(place: Place, name: string, options: MemberOptions = {}): Promise<Victim> {
+    const one = new Victim(place, name, options);
+    await one.until('up', () => one.of('up').length > 0);
+    return one;
+  }
+
+  of(type: string): Line[] {
+    const { lines } = this.running;
+    for (; this.#read < lines.length; this.#read++) this.#said.push(JSON.parse(lines[this.#read]!) as Line);
+    return this.#said.filter((line) => line.type === type);
+  }
+
+  until(what: string, condition: () => boolean): Promise<void> {
+    return this.running.until(`${this.name}: ${what}`, condition);
+  }
+
+  /** Waits for something about a peer that it says. */
+  told(type: string, peer: string): Promise<void> {
+    return this.until(`${type} of ${peer}`, () => this.of(type).some((line) => line.peer === peer));
+  }
+
+  /** Waits until it has heard more, as many times as it says so. */
+  progress(times = 1): Promise<void> {
+    const before = this.of('progress').length;
+    return this.until('progress', () => this.of('progress').length >= before + times);
+  }
+
+  tell(what: string, rest: object = {}): void {
+    this.running.write(`${JSON.stringify({ do: what, ...rest })}\n`);
+  }
+
+  async ask(what: string, answer: string, rest: object = {}): Promise<Line> {
+    const before = this.of(answer).length;
+    this.tell(what, rest);
+    await this.until(answer, () => this.of(answer).length > before || this.of('error').length > 0);
+    const error = this.of('error')[0];
+    if (error !== undefined) throw new Error(`${this.name}: ${error.what}: ${error.message}`);
+    return this.of(answer)[before]!;
+  }
+
+  rest(): Promise<Line> {
+    return this.ask('rest', 'rests');
+  }
+
+  async heard(): Promise<Readonly<Record<string, Heard>>> {
+    return (await this.ask('heard', 'heard')).heard;
+  }
+
+  resources(): Promise<Line> {
+    return this.ask('resources', 'resources');
+  }
+
+  async leave(): Promise<void> {
+    this.tell('leave');
+    const end = await this.running.finish();
+    if (end.code !== 0) throw new Error(`${this.name} left with ${JSON.stringify(end)}\n${this.running.err}`);
+  }
+}
+
+/** A random number generator that gives the same numbers for the same seed (splitmix32). */
+export class Dice {
+  #state: number;
+
+  constructor(readonly seed: number) {
+    this.#state = seed >>> 0;
+  }
+
+  /** A whole number from 0 to below the bound. */
+  below(bound: number): number {
+    this.#state = (this.#state + 0x9e3779b9) >>> 0;
+    let z = this.#state;
+    z = Math.imul(z ^ (z >>> 16), 0x85ebca6b);
+    z = Math.imul(z ^ (z >>> 13), 0xc2b2ae35);
+    return Math.floor((((z ^ (z >>> 16)) >>> 0) / 0x1_0000_0000) * bound);
+  }
+
+  pick<T>(from: readonly T[]): T {
+    return from[this.below(from.length)]!;
+  }
+}
+
+/**
+ * The seeds of a test: MILLRACE_SEED if it is given, else `count` (or MILLRACE_SEEDS) new ones. A test names its seed, so
+ * what failed can be run again.
+ */
+export function seeds(count: number): number[] {
+  const { MILLRACE_SEED: one, MILLRACE_SEEDS: many } = process.env;
+  if (one) return [Number(one)];
+  return Array.from({ length: Number(many || count) }, () => Math.floor(Math.random() * 0x1_0000_0000));
+}
