@@ -461,7 +461,7 @@ bool park(Qp& qp, Peer& peer) {
   // New at each parking, and never another process's: a late CAS of a waker can not clear it by
   // mistake.
   const uint64_t number = (static_cast<uint64_t>(qp.process->incarnation()) << 32) |
-                          static_cast<uint32_t>(qp.process->next_number() | 1);
+                          static_cast<uint32_t>(qp.process->next_number());
   peer.park->word.store(number);
   srq.parked[peer.park_index / 64].fetch_or(uint64_t{1} << (peer.park_index % 64));
   step("parked");

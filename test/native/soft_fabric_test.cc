@@ -393,11 +393,11 @@ MILLRACE_CHILD(forks_and_dies) {
   Endpoint end;
   const pid_t pid = fork();
   if (pid == 0) {
+    parent.say("in");
     parent.hear();  // lives on, with everything that a fork leaves it
     _exit(0);
   }
-  parent.say("in");
-  raise(SIGKILL);
+  parent.hear();
   return 0;
 }
 
@@ -405,7 +405,8 @@ TEST(SoftFabric, AForkedChildDoesNotKeepItsParentAlive) {
   Fabric fabric;
   {
     Child child("forks_and_dies");
-    EXPECT_EQ(child.hear(), "in");
+    EXPECT_EQ(child.hear(), "in");  // said by the grandchild
+    child.signal(SIGKILL);
     EXPECT_EQ(child.wait(), 128 + SIGKILL);
     base::Result<soft::CleanReport> report = soft::clean_fabric();
     ASSERT_TRUE(report.ok());
