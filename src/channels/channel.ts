@@ -11,7 +11,7 @@ import { type AnyOutChannel, type OutChannel, REFUSED } from './outbound.js';
 import { validator } from './schema.js';
 import { Publication, until, whenDelivered } from './settle.js';
 import { Status } from './status.js';
-import type { Wanted } from './subscription.js';
+import type { InboundCounts, Wanted } from './subscription.js';
 import type {
   ChannelEvent,
   ChannelStats,
@@ -119,6 +119,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
   readonly #settings: ChannelSettings;
   readonly #status: Status;
   readonly #listening: Listening;
+  readonly #counts: InboundCounts;
   #out: OutChannel<In> | null = null;
   #closed = false;
   /** Messages for a channel that was closed before it ever published. */
@@ -135,6 +136,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     this.#engine = host.engine;
     this.#settings = settings;
     this.#status = new Status(host.engine.status);
+    this.#counts = host.engine.inbound.count(name);
     this.#listening = new Listening(host.engine, wantedOf(settings, { channel: name }), this.#status);
     this.messages$ = events$<T>(() => this.#open());
     this.status$ = this.#status.events$;
@@ -343,9 +345,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
   /** Counts since the channel was opened. */
   stats(): ChannelStats {
     const out = this.#out;
-    const { received, receivedBytes, missing, decodeErrors, duplicates } = this.#engine.inbound.counts(
-      this.name,
-    );
+    const { received, receivedBytes, missing, decodeErrors, duplicates } = this.#counts;
     return {
       published: out?.sequence ?? 0,
       publishedBytes: out?.counts.publishedBytes ?? 0,
@@ -383,6 +383,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     if (this.#closed) return;
     this.#closed = true;
     this.#listening.end(error);
+    this.#engine.inbound.uncount(this.name);
     if (this.#out !== null && !this.#engine.closed) this.#engine.unpublish(this.#out);
     for (const call of [...this.#closeCalls]) call();
     this.#status.complete();

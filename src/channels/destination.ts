@@ -234,7 +234,7 @@ export class Destination implements PeerPart {
   /** Queues kept messages for one subscription: `records` are copies with its id in them. */
   replay(records: RecordQueue): void {
     if (this.#replay === null) this.#replay = records;
-    else records.forEach((source, start, size) => this.#replay!.push(source, start, size));
+    else this.#replay.append(records);
     if (this.idle) {
       this.idle = false;
       this.host.queues(true);

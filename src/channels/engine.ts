@@ -6,7 +6,7 @@ import type { Destination } from './destination.js';
 import type { Batch } from './frames.js';
 import { Inbound, type InboundHost, reportMismatch } from './inbound.js';
 import { type AnyOutChannel, type OutboundHost, OutChannel, type OutOptions } from './outbound.js';
-import { Peer, type PeerEnd, type PeerSubscription, SELF } from './peer.js';
+import { Peer, type PeerEnd, SELF } from './peer.js';
 import { Pump, type PumpWork, type WaitMode } from './pump.js';
 import { Status } from './status.js';
 import { LocalSubscription, type Origin, type Wanted } from './subscription.js';
@@ -391,8 +391,8 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     return this.peers.get(index);
   }
   early(index: number, batch: Batch, start: number, end: number): void {
-    let frames = this.#early.get(index);
-    if (frames === undefined) this.#early.set(index, (frames = []));
+    const frames = this.#early.get(index) ?? [];
+    this.#early.set(index, frames);
     frames.push({ batch, start, end });
   }
   peerFault(index: number, wcStatus: number, reason: number): void {
@@ -404,7 +404,10 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
       `The transport found a fault of ${who}: ${FAULT_REASONS[reason] ?? `reason ${reason}`} (completion status ${wcStatus}).`,
       { details: { wcStatus, reason } },
     );
+    if (peer !== undefined) peer.faults++;
     this.status.emit({ type: 'fault', ...(peer === undefined ? {} : { peer: peer.identity }), error });
+    // Nothing more is sent to it, so nobody may go on waiting for it. What it sends still comes.
+    if (peer !== undefined && reason === REFUSED_PEER) this.#giveUp(peer, 'refused');
   }
   lane(lane: number, state: number): void {
     this.status.emit({ type: 'lane', lane, state: (['up', 'down', 'rearmed'] as const)[state] ?? 'down' });
@@ -442,11 +445,8 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     // Rows that completed are in its inbox: known to have been received.
     this.transport.flush();
     this.#settleRows();
-    this.#awaiting.delete(peer);
     this.control.forget(peer);
-    for (const part of [...peer.destinations]) part.peerGone(why);
-    for (const { waiter } of peer.awaiting.splice(0)) waiter.lost(why, true);
-    peer.subscriptions.clear();
+    this.#giveUp(peer, why);
     if (why === 'died') {
       this.status.emit({
         type: 'peer-lost',
@@ -457,6 +457,14 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
       this.status.emit({ type: 'peer-left', peer: peer.identity });
     }
     this.pump.wake();
+  }
+
+  /** Its destinations end, and what waits for it settles. */
+  #giveUp(peer: Peer, why: PeerEnd): void {
+    for (const part of [...peer.destinations]) part.peerGone(why);
+    for (const { waiter } of peer.awaiting.splice(0)) waiter.lost(why, true);
+    peer.subscriptions.clear();
+    this.#awaiting.delete(peer);
   }
 
   peerSuspect(info: PeerInfo, on: boolean): void {
@@ -539,6 +547,9 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     this.peers.clear();
   }
 }
+
+/** The reason in a PEER_FAULT row that ends sending to a peer. */
+const REFUSED_PEER = 6;
 
 /** Reasons in a PEER_FAULT row; native/transport/member.h has the same numbers. */
 const FAULT_REASONS: Readonly<Record<number, string>> = {

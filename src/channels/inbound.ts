@@ -70,13 +70,17 @@ export class Inbound {
 
   constructor(private readonly host: InboundHost) {}
 
-  counts(channel: string): InboundCounts {
-    let counts = this.#counts.get(channel);
-    if (counts === undefined) {
-      counts = { received: 0, receivedBytes: 0, missing: 0, decodeErrors: 0, duplicates: 0 };
-      this.#counts.set(channel, counts);
-    }
+  /** Opens the counts of a channel of this member. Names that only patterns hear are not kept: there may be any number. */
+  count(channel: string): InboundCounts {
+    const counts = newCounts();
+    this.#counts.set(channel, counts);
+    for (const origin of this.originsOf(channel)) origin.count = counts;
     return counts;
+  }
+
+  /** The channel is closed. */
+  uncount(channel: string): void {
+    this.#counts.delete(channel);
   }
 
   /** Publishers that a subscription hears. */
@@ -174,7 +178,10 @@ export class Inbound {
 
   /** Everything ends. */
   close(): void {
-    for (const subscription of this.locals.values()) subscription.open = false;
+    for (const subscription of this.locals.values()) {
+      subscription.open = false;
+      for (const origin of subscription.origins) origin.closed = true;
+    }
     this.locals.clear();
     this.#origins.clear();
     this.#touched = [];
@@ -441,7 +448,7 @@ export class Inbound {
         codec.decoder(),
         first,
         subscription.wanted.window,
-        this.counts(body.name),
+        this.#counts.get(body.name) ?? newCounts(),
       );
       byNumber.set(number, origin);
     }
@@ -522,6 +529,14 @@ export class Inbound {
 }
 
 const FAILED = Symbol('failed');
+
+const newCounts = (): InboundCounts => ({
+  received: 0,
+  receivedBytes: 0,
+  missing: 0,
+  decodeErrors: 0,
+  duplicates: 0,
+});
 
 function asMillraceError(error: unknown, origin: Origin): AnyMillraceError {
   if (error instanceof MillraceError) return error;

@@ -155,7 +155,7 @@ export class Origin {
   validate: ((value: unknown) => unknown) | null = null;
   readonly holders: Holder[] = [];
   /** What the channel's counts are kept in. */
-  readonly count: InboundCounts;
+  count: InboundCounts;
   /** Bytes of DATA that came, and what was told of them last. */
   received = 0;
   reported = 0;

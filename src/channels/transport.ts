@@ -175,7 +175,7 @@ export class Transport {
     this.#call(() => this.native.watch(this.handle, onReadable));
   }
 
-  #call(run: () => boolean | void): boolean {
+  #call(run: () => unknown): boolean {
     if (this.closed) return false;
     try {
       return run() === true;

@@ -3,7 +3,9 @@ import { describe, expect, test } from 'vitest';
 import { CODES, MillraceError, MillraceRangeError, MillraceTypeError } from '../../src/errors.js';
 
 test('docs/errors.md is current', async () => {
-  const { page } = (await import(new URL('../../scripts/gen-errors.mjs', import.meta.url).href)) as { page(): Promise<string> };
+  const { page } = (await import(new URL('../../scripts/gen-errors.mjs', import.meta.url).href)) as {
+    page(): Promise<string>;
+  };
   expect(readFileSync(new URL('../../docs/errors.md', import.meta.url), 'utf8')).toBe(await page());
 });
 
@@ -26,14 +28,32 @@ describe('errors', () => {
     expect(range).toBeInstanceOf(RangeError);
     expect(plain).not.toBeInstanceOf(Special);
     expect(new Special('ERR_TIMEOUT', 'x')).toBeInstanceOf(Special);
-    for (const other of [new Error('x'), null, undefined, 5, {}]) expect(other).not.toBeInstanceOf(MillraceError);
+    for (const other of [new Error('x'), null, undefined, 5, {}])
+      expect(other).not.toBeInstanceOf(MillraceError);
   });
 
   test('code, scope, retryable, errno, cause', () => {
     const cause = new Error('below');
-    const error = new MillraceError('ERR_SHM_FULL', 'full', { cause, errno: 28, errnoName: 'ENOSPC', details: { free: 5 } });
-    expect(error).toMatchObject({ name: 'MillraceError', code: 'ERR_SHM_FULL', scope: 'member', retryable: true, errno: -28, errnoName: 'ENOSPC', cause, details: { free: 5 } });
-    expect(new MillraceError('ERR_TIMEOUT', 'x', { retryable: false, ambiguous: true })).toMatchObject({ retryable: false, ambiguous: true });
+    const error = new MillraceError('ERR_SHM_FULL', 'full', {
+      cause,
+      errno: 28,
+      errnoName: 'ENOSPC',
+      details: { free: 5 },
+    });
+    expect(error).toMatchObject({
+      name: 'MillraceError',
+      code: 'ERR_SHM_FULL',
+      scope: 'member',
+      retryable: true,
+      errno: -28,
+      errnoName: 'ENOSPC',
+      cause,
+      details: { free: 5 },
+    });
+    expect(new MillraceError('ERR_TIMEOUT', 'x', { retryable: false, ambiguous: true })).toMatchObject({
+      retryable: false,
+      ambiguous: true,
+    });
     expect('cause' in new MillraceError('ERR_TIMEOUT', 'x')).toBe(false);
   });
 });

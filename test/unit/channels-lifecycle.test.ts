@@ -24,11 +24,15 @@ describe('same name in a member = same object; other options = error showing bot
     expect(() => a.channel('x', { codec: 'bytes' })).toThrow(
       expect.objectContaining({
         code: 'ERR_CHANNEL_OPTIONS',
-        message: expect.stringMatching(/\(replay, codec\).*codec: json.*replay.*codec: bytes|codec: json.*replay: 3.*codec: bytes/s),
+        message: expect.stringMatching(
+          /\(replay, codec\).*codec: json.*replay.*codec: bytes|codec: json.*replay: 3.*codec: bytes/s,
+        ),
       }),
     );
     a.pattern('x.*', { overflow: 'latest' });
-    expect(() => a.pattern('x.*', { overflow: { latestBy: 'a' } })).toThrow(/overflow: latest.*overflow: \{"latestBy":"a"\}/s);
+    expect(() => a.pattern('x.*', { overflow: { latestBy: 'a' } })).toThrow(
+      /overflow: latest.*overflow: \{"latestBy":"a"\}/s,
+    );
   });
 
   test('close() frees the name', async () => {
@@ -47,7 +51,12 @@ describe('the Observable completes on close() and leave(), and errors only on a 
     const world = new World();
     const a = await world.join();
     const channel = a.channel('x');
-    const all = [collect(channel), collect(channel.messages$), collect(channel.batches()), collect(channel.status$)];
+    const all = [
+      collect(channel),
+      collect(channel.messages$),
+      collect(channel.batches()),
+      collect(channel.status$),
+    ];
     channel.close();
     expect(all.map((one) => one.ended)).toEqual(Array(4).fill('complete'));
     expect(collect(channel).ended).toBe('complete');
@@ -82,13 +91,9 @@ describe('the Observable completes on close() and leave(), and errors only on a 
     await a.leave();
     await world.settle();
     expect(streams.map((one) => one.ended)).toEqual(['complete', 'complete', 'complete']);
-    expect(pending.map((one) => one.error?.code ?? (one.value as { complete?: boolean } | undefined)?.complete)).toEqual([
-      'ERR_MEMBER_CLOSED',
-      'ERR_MEMBER_CLOSED',
-      false,
-      false,
-      'ERR_CHANNEL_CLOSED',
-    ]);
+    expect(
+      pending.map((one) => one.error?.code ?? (one.value as { complete?: boolean } | undefined)?.complete),
+    ).toEqual(['ERR_MEMBER_CLOSED', 'ERR_MEMBER_CLOSED', false, false, 'ERR_CHANNEL_CLOSED']);
     expect(() => a.channel('w')).toThrow(expect.objectContaining({ code: 'ERR_MEMBER_CLOSED' }));
     expect(() => a.pattern('w')).toThrow(expect.objectContaining({ code: 'ERR_MEMBER_CLOSED' }));
     expect(a.leave()).toBe(a.leave());
@@ -185,7 +190,12 @@ describe('a member holds the event loop only while it has a subscriber, a pendin
     collect(b.channel('x'));
     await world.settle();
     world.stop(b);
-    const drained = outcome(a.channel('x').publish(1).then(() => a.drain()));
+    const drained = outcome(
+      a
+        .channel('x')
+        .publish(1)
+        .then(() => a.drain()),
+    );
     await world.settle();
     expect(holds()).toBe(true);
     world.continue(b);
@@ -242,12 +252,9 @@ describe('members and peers', () => {
     world.kill(c);
     await world.settle();
     expect(a.peers).toEqual([]);
-    expect(status.map((event) => `${event.type} ${(event as { peer?: { name: string } }).peer?.name}`)).toEqual([
-      'peer-joined b',
-      'peer-joined c',
-      'peer-left b',
-      'peer-lost c',
-    ]);
+    expect(
+      status.map((event) => `${event.type} ${(event as { peer?: { name: string } }).peer?.name}`),
+    ).toEqual(['peer-joined b', 'peer-joined c', 'peer-left b', 'peer-lost c']);
   });
 
   test('resources() counts', async () => {
@@ -257,7 +264,15 @@ describe('members and peers', () => {
     a.pattern('>').subscribe();
     b.channel('x').next(1);
     await world.settle();
-    expect(a.resources()).toMatchObject({ qps: 2, srqs: 1, channels: 1, patterns: 1, subscriptions: 2, peers: 1, framesReceived: expect.any(Number) });
+    expect(a.resources()).toMatchObject({
+      qps: 2,
+      srqs: 1,
+      channels: 1,
+      patterns: 1,
+      subscriptions: 2,
+      peers: 1,
+      framesReceived: expect.any(Number),
+    });
   });
 
   test('inspect() is plain data', async () => {
@@ -274,10 +289,18 @@ describe('members and peers', () => {
       expect.objectContaining({
         name: 'x',
         codec: 'msgpackr',
-        publishing: expect.objectContaining({ sequence: 1, subscribers: [expect.objectContaining({ overflow: 'latest', dropped: 0, credits: expect.any(Number) })] }),
+        publishing: expect.objectContaining({
+          sequence: 1,
+          subscribers: [
+            expect.objectContaining({ overflow: 'latest', dropped: 0, credits: expect.any(Number) }),
+          ],
+        }),
       }),
     ]);
-    expect(b.inspect()).toMatchObject({ patterns: [{ pattern: 'y.*', listeners: 1 }], channels: [{ listeners: 1, received: 1, publishing: null }] });
+    expect(b.inspect()).toMatchObject({
+      patterns: [{ pattern: 'y.*', listeners: 1 }],
+      channels: [{ listeners: 1, received: 1, publishing: null }],
+    });
   });
 
   test('members of other domains do not hear', async () => {
@@ -305,16 +328,33 @@ describe('members and peers', () => {
 
 describe('bad input is a counted, named error on that peer alone (I9)', () => {
   /** Sends records of its own making as member `from`. */
-  function forge(world: World, from: number, to: number, records: (write: (channel: number, kind: number, payload: Uint8Array, sequence?: number) => void) => void) {
+  function forge(
+    world: World,
+    from: number,
+    to: number,
+    records: (write: (channel: number, kind: number, payload: Uint8Array, sequence?: number) => void) => void,
+  ) {
     const sender = world.fabric.handleOf(from);
     const parts: Uint8Array[] = [];
     records((channel, kind, payload, sequence = 1) => {
       const bytes = new Uint8Array((32 + payload.length + 7) & ~7);
       bytes.set(payload, 32);
-      writeHeader(new Uint32Array(bytes.buffer), new Float64Array(bytes.buffer), 0, channel, payload.length, sequence, kind, 0, 0);
+      writeHeader(
+        new Uint32Array(bytes.buffer),
+        new Float64Array(bytes.buffer),
+        0,
+        channel,
+        payload.length,
+        sequence,
+        kind,
+        0,
+        0,
+      );
       parts.push(bytes);
     });
-    world.fabric.handleOf(to).inbox.push({ from: sender, bytes: new Uint8Array(Buffer.concat(parts)), rows: 1, lane: 0 });
+    world.fabric
+      .handleOf(to)
+      .inbox.push({ from: sender, bytes: new Uint8Array(Buffer.concat(parts)), rows: 1, lane: 0 });
     world.fabric.handleOf(to).armed = true;
     world.fabric.schedule(world.fabric.handleOf(to).life, () => world.fabric.handleOf(to).readable?.());
   }
@@ -329,8 +369,16 @@ describe('bad input is a counted, named error on that peer alone (I9)', () => {
     const f64 = (...values: number[]) => new Uint8Array(Float64Array.from(values).buffer);
     forge(world, a.incarnation, b.incarnation, (write) => {
       write(1, KIND.SUBSCRIBED, new Uint8Array(3));
-      write(9, KIND.SUBSCRIBED, new Uint8Array([1, 0, 0, 0, 1, 0, 0, 0, ...f64(1), ...Buffer.from('{"name":"..","codec":"json"}')]));
-      write(9, KIND.SUBSCRIBED, new Uint8Array([1, 0, 0, 0, 1, 0, 0, 0, ...f64(1), ...Buffer.from('not json')]));
+      write(
+        9,
+        KIND.SUBSCRIBED,
+        new Uint8Array([1, 0, 0, 0, 1, 0, 0, 0, ...f64(1), ...Buffer.from('{"name":"..","codec":"json"}')]),
+      );
+      write(
+        9,
+        KIND.SUBSCRIBED,
+        new Uint8Array([1, 0, 0, 0, 1, 0, 0, 0, ...f64(1), ...Buffer.from('not json')]),
+      );
       write(1, KIND.GAP, new Uint8Array(8));
       write(1, KIND.GAP, f64(Number.NaN, 2, 0));
       write(1, KIND.GAP, f64(5, 2, 0));
@@ -363,12 +411,24 @@ describe('bad input is a counted, named error on that peer alone (I9)', () => {
     const payload = new Uint8Array(Float64Array.from([1e9, 1e12]).buffer);
     const bytes = new Uint8Array(48);
     bytes.set(payload, 32);
-    writeHeader(new Uint32Array(bytes.buffer), new Float64Array(bytes.buffer), 0, 1, 16, 0, KIND.CONSUMED, generation, 0);
+    writeHeader(
+      new Uint32Array(bytes.buffer),
+      new Float64Array(bytes.buffer),
+      0,
+      1,
+      16,
+      0,
+      KIND.CONSUMED,
+      generation,
+      0,
+    );
     const handle = world.fabric.handleOf(a.incarnation);
     handle.inbox.push({ from: world.fabric.handleOf(b.incarnation), bytes, rows: 1, lane: 0 });
     world.fabric.schedule(handle.life, () => handle.readable?.());
     await world.settle();
-    expect(faults).toContainEqual(expect.objectContaining({ type: 'fault', error: expect.objectContaining({ code: 'ERR_PEER_INPUT' }) }));
+    expect(faults).toContainEqual(
+      expect.objectContaining({ type: 'fault', error: expect.objectContaining({ code: 'ERR_PEER_INPUT' }) }),
+    );
   });
 
   test('subscriptions that are not valid', async () => {
@@ -377,7 +437,17 @@ describe('bad input is a counted, named error on that peer alone (I9)', () => {
     const faults = collect(a.status$);
     await world.settle();
     const port = (b as unknown as { inspect(): unknown }) && clusterOf(world, b.incarnation);
-    const good = { id: 1, channel: 'x', overflow: 'wait', window: 4096, codec: null, schema: null, replay: 0, replayBytes: 0, maxRecord: 16320 };
+    const good = {
+      id: 1,
+      channel: 'x',
+      overflow: 'wait',
+      window: 4096,
+      codec: null,
+      schema: null,
+      replay: 0,
+      replayBytes: 0,
+      maxRecord: 16320,
+    };
     const bad = [
       null,
       5,
@@ -419,7 +489,10 @@ describe('bad input is a counted, named error on that peer alone (I9)', () => {
     await world.settle();
     const faults = status.filter((event) => event.type === 'fault');
     expect(faults).toHaveLength(2);
-    expect(faults[0]).toMatchObject({ peer: { name: 'b' }, error: { message: expect.stringContaining('records do not add up') } });
+    expect(faults[0]).toMatchObject({
+      peer: { name: 'b' },
+      error: { message: expect.stringContaining('records do not add up') },
+    });
     expect(b.closed).toBe(false);
   });
 });

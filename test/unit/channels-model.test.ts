@@ -43,7 +43,15 @@ const OVERFLOWS: Overflow[] = ['wait', 'drop-oldest', 'drop-newest', 'latest', {
 const who = fc.nat(3);
 const action = fc.oneof(
   { weight: 2, arbitrary: fc.record({ do: fc.constant('join' as const) }) },
-  { weight: 5, arbitrary: fc.record({ do: fc.constant('subscribe' as const), who, name: fc.nat(1), replay: fc.boolean() }) },
+  {
+    weight: 5,
+    arbitrary: fc.record({
+      do: fc.constant('subscribe' as const),
+      who,
+      name: fc.nat(1),
+      replay: fc.boolean(),
+    }),
+  },
   { weight: 2, arbitrary: fc.record({ do: fc.constant('unsubscribe' as const), who, which: fc.nat(5) }) },
   {
     weight: 8,
@@ -60,8 +68,14 @@ const action = fc.oneof(
   { weight: 1, arbitrary: fc.record({ do: fc.constant('kill' as const), who }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('leave' as const), who }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('close' as const), who, name: fc.nat(1) }) },
-  { weight: 8, arbitrary: fc.record({ do: fc.constant('run' as const), steps: fc.integer({ min: 1, max: 40 }) }) },
-  { weight: 3, arbitrary: fc.record({ do: fc.constant('advance' as const), ms: fc.constantFrom(1, 60, 150) }) },
+  {
+    weight: 8,
+    arbitrary: fc.record({ do: fc.constant('run' as const), steps: fc.integer({ min: 1, max: 40 }) }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({ do: fc.constant('advance' as const), ms: fc.constantFrom(1, 60, 150) }),
+  },
   { weight: 2, arbitrary: fc.record({ do: fc.constant('turn' as const) }) },
 );
 
@@ -80,7 +94,13 @@ async function play(seed: number, slotsPerPeer: number, policies: number[], scri
     const choice = policies[(parts.indexOf(part) * 2 + NAMES.indexOf(name)) % policies.length]!;
     const overflow = OVERFLOWS[choice % OVERFLOWS.length]!;
     const windowBytes = [8192, 100_000, 4096][Math.floor(choice / OVERFLOWS.length)]!;
-    return part.member.channel<Value>(name, { overflow, windowBytes, maxQueueBytes: 8192, replay: 5, replayBytes: 20_000 });
+    return part.member.channel<Value>(name, {
+      overflow,
+      windowBytes,
+      maxQueueBytes: 8192,
+      replay: 5,
+      replayBytes: 20_000,
+    });
   };
   await join();
   await join();
@@ -96,7 +116,14 @@ async function play(seed: number, slotsPerPeer: number, policies: number[], scri
         const channel = open(part, NAMES[step.name]!);
         const events: ChannelEvent<Value>[] = [];
         const subscription = channel.messages$.subscribe((event) => events.push(event));
-        part.listeners.push({ member: part.member, channel, overflow: channel.settings.overflow, events, subscription, open: true });
+        part.listeners.push({
+          member: part.member,
+          channel,
+          overflow: channel.settings.overflow,
+          events,
+          subscription,
+          open: true,
+        });
         break;
       }
       case 'unsubscribe': {
@@ -112,7 +139,12 @@ async function play(seed: number, slotsPerPeer: number, policies: number[], scri
         const list = part.published.get(name) ?? [];
         part.published.set(name, list);
         for (let i = 0; i < step.count; i++) {
-          const value = { by: part.member.incarnation, n: list.length + 1, key: `k${list.length % 3}`, pad: 'x'.repeat(step.size) };
+          const value = {
+            by: part.member.incarnation,
+            n: list.length + 1,
+            key: `k${list.length % 3}`,
+            pad: 'x'.repeat(step.size),
+          };
           const before = channel.stats();
           if (channel.offer(value)) list.push(value);
           else expect(channel.stats().refused).toBe(before.refused + 1);
@@ -249,6 +281,10 @@ test('random scripts against the model', { timeout: 60_000 + 100 * RUNS }, async
       fc.array(action, { minLength: 5, maxLength: 60 }),
       play,
     ),
-    { numRuns: RUNS, ...(process.env.MILLRACE_NO_SHRINK ? { endOnFailure: true } : {}), ...(process.env.MILLRACE_SEED ? { seed: Number(process.env.MILLRACE_SEED) } : {}) },
+    {
+      numRuns: RUNS,
+      ...(process.env.MILLRACE_NO_SHRINK ? { endOnFailure: true } : {}),
+      ...(process.env.MILLRACE_SEED ? { seed: Number(process.env.MILLRACE_SEED) } : {}),
+    },
   );
 });

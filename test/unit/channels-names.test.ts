@@ -32,10 +32,20 @@ describe('channel names', () => {
     [null, 'it is null'],
     [undefined, 'it is a undefined'],
   ])('%j is refused: %s', (name, why) => {
-    expect(() => checkChannelName(name)).toThrow(expect.objectContaining({ code: 'ERR_CHANNEL_NAME', message: expect.stringContaining(why) }));
+    expect(() => checkChannelName(name)).toThrow(
+      expect.objectContaining({ code: 'ERR_CHANNEL_NAME', message: expect.stringContaining(why) }),
+    );
   });
 
-  test.each(['a', 'ticks.eurusd', 'ünï.cödé.🎉', 'with space.in it', 'x'.repeat(MAX_NAME_BYTES), '-', 'a.b.c.d.e.f'])('%j is fine', (name) => {
+  test.each([
+    'a',
+    'ticks.eurusd',
+    'ünï.cödé.🎉',
+    'with space.in it',
+    'x'.repeat(MAX_NAME_BYTES),
+    '-',
+    'a.b.c.d.e.f',
+  ])('%j is fine', (name) => {
     expect(code(() => checkChannelName(name))).toBe('ok');
   });
 });
@@ -49,7 +59,9 @@ describe('patterns: * one token, > tail', () => {
     ['a.', 'ends with a dot'],
     ['**', 'mixes'],
   ])('%j is refused: %s', (pattern, why) => {
-    expect(() => parsePattern(pattern)).toThrow(expect.objectContaining({ code: 'ERR_PATTERN', message: expect.stringContaining(why) }));
+    expect(() => parsePattern(pattern)).toThrow(
+      expect.objectContaining({ code: 'ERR_PATTERN', message: expect.stringContaining(why) }),
+    );
   });
 
   test.each([

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { channelSettings, closest, joinSettings, patternSettings } from '../../src/channels/options.js';
 import { joinWith } from '../../src/channels/join.js';
+import { channelSettings, closest, joinSettings, patternSettings } from '../../src/channels/options.js';
 import { World } from '../support/world.js';
 
 const refusal = (run: () => unknown): { code: string; message: string } & Error => {
@@ -34,7 +34,9 @@ describe('an unknown option is a TypeError that names it and the right one', () 
   });
 
   test('patterns take no publisher options', () => {
-    expect(refusal(() => patternSettings('a.*', { maxQueueBytes: 1 }))).toMatchObject({ code: 'ERR_UNKNOWN_OPTION' });
+    expect(refusal(() => patternSettings('a.*', { maxQueueBytes: 1 }))).toMatchObject({
+      code: 'ERR_UNKNOWN_OPTION',
+    });
   });
 
   test('everywhere: methods too', async () => {
@@ -94,7 +96,15 @@ describe('values', () => {
       lane: 'shared',
     });
     expect(patternSettings('x', undefined).codec).toBeNull();
-    expect(joinSettings({}, 'me')).toMatchObject({ name: 'me', device: 'soft', mode: 'adaptive', slotBytes: 16_384, slots: 128, maxSlots: 4096, arenaBytes: 1_048_576 });
+    expect(joinSettings({}, 'me')).toMatchObject({
+      name: 'me',
+      device: 'soft',
+      mode: 'adaptive',
+      slotBytes: 16_384,
+      slots: 128,
+      maxSlots: 4096,
+      arenaBytes: 1_048_576,
+    });
     expect(joinSettings({ slotBytes: 1_048_576 }, 'me').arenaBytes).toBe(8_388_608);
   });
 
@@ -116,9 +126,16 @@ describe('join', () => {
     const parts = () => {
       throw new Error('not reached');
     };
-    await expect(joinWith(parts, { slots: 1 } as never)).rejects.toMatchObject({ code: 'ERR_INVALID_ARGUMENT' });
-    await expect(joinWith(parts, 'x', { slotz: 1 } as never)).rejects.toMatchObject({ code: 'ERR_UNKNOWN_OPTION' });
-    await expect(joinWith(parts, 'x', { signal: AbortSignal.abort('now') })).rejects.toMatchObject({ code: 'ERR_ABORTED', cause: 'now' });
+    await expect(joinWith(parts, { slots: 1 } as never)).rejects.toMatchObject({
+      code: 'ERR_INVALID_ARGUMENT',
+    });
+    await expect(joinWith(parts, 'x', { slotz: 1 } as never)).rejects.toMatchObject({
+      code: 'ERR_UNKNOWN_OPTION',
+    });
+    await expect(joinWith(parts, 'x', { signal: AbortSignal.abort('now') })).rejects.toMatchObject({
+      code: 'ERR_ABORTED',
+      cause: 'now',
+    });
   });
 
   test('passes on what the cluster says', async () => {

@@ -20,7 +20,13 @@ describe('Channel extends Observable, not Subject; hot', () => {
     const channel = b.channel<number>('x');
     expect(channel).toBeInstanceOf(Observable);
     expect(channel).not.toBeInstanceOf(Subject);
-    const got = collect(channel.pipe(map((n) => n * 2), take(2), toArray()));
+    const got = collect(
+      channel.pipe(
+        map((n) => n * 2),
+        take(2),
+        toArray(),
+      ),
+    );
     await world.settle();
     const source = new Subject<number>();
     source.subscribe(a.channel<number>('x'));
@@ -142,9 +148,21 @@ describe('codec and schema are announced; a mismatch is reported naming the peer
     await world.settle();
     expect(got).toEqual(['in json', 'in json']);
     expect(theirs.filter((event) => event.type === 'mismatch')).toEqual([
-      expect.objectContaining({ ours: 'json', theirs: 'msgpackr', peer: expect.objectContaining({ name: 'a' }), error: expect.objectContaining({ code: 'ERR_CODEC_MISMATCH' }) }),
+      expect.objectContaining({
+        ours: 'json',
+        theirs: 'msgpackr',
+        peer: expect.objectContaining({ name: 'a' }),
+        error: expect.objectContaining({ code: 'ERR_CODEC_MISMATCH' }),
+      }),
     ]);
-    expect(ours).toContainEqual(expect.objectContaining({ type: 'mismatch', ours: 'msgpackr', theirs: 'json', peer: expect.objectContaining({ name: 'b' }) }));
+    expect(ours).toContainEqual(
+      expect.objectContaining({
+        type: 'mismatch',
+        ours: 'msgpackr',
+        theirs: 'json',
+        peer: expect.objectContaining({ name: 'b' }),
+      }),
+    );
     expect(out.stats().subscribers).toBe(0);
   });
 
@@ -166,7 +184,14 @@ describe('codec and schema are announced; a mismatch is reported naming the peer
     a.channel('x', { schemaId: 'tick/1' }).next(1);
     await world.settle();
     expect(got).toEqual([]);
-    expect(status).toContainEqual(expect.objectContaining({ type: 'mismatch', ours: 'tick/2', theirs: 'tick/1', error: expect.objectContaining({ code: 'ERR_SCHEMA_MISMATCH' }) }));
+    expect(status).toContainEqual(
+      expect.objectContaining({
+        type: 'mismatch',
+        ours: 'tick/2',
+        theirs: 'tick/1',
+        error: expect.objectContaining({ code: 'ERR_SCHEMA_MISMATCH' }),
+      }),
+    );
   });
 
   test('what cannot be decoded is counted, on status$ once a turn, and a gap', async () => {
@@ -184,9 +209,19 @@ describe('codec and schema are announced; a mismatch is reported naming the peer
     await world.settle();
     for (const n of [1, 2, 3, 4]) a.channel('x', { codec }).next(n);
     await world.settle();
-    expect(events.map((event) => (event.type === 'message' ? event.value : event.type))).toEqual(['publisher-joined', 1, 'gap', 'gap', 4]);
+    expect(events.map((event) => (event.type === 'message' ? event.value : event.type))).toEqual([
+      'publisher-joined',
+      1,
+      'gap',
+      'gap',
+      4,
+    ]);
     expect(status.filter((event) => event.type === 'decode-error')).toEqual([
-      expect.objectContaining({ count: 2, peer: expect.objectContaining({ name: 'a' }), error: expect.objectContaining({ code: 'ERR_CODEC_MALFORMED' }) }),
+      expect.objectContaining({
+        count: 2,
+        peer: expect.objectContaining({ name: 'a' }),
+        error: expect.objectContaining({ code: 'ERR_CODEC_MALFORMED' }),
+      }),
     ]);
     expect(input.stats()).toMatchObject({ received: 2, decodeErrors: 2, missing: 2 });
   });
@@ -201,7 +236,12 @@ describe('messages$ is an ordered union', () => {
     a.channel('x', { codec: 'json' }).next([1]);
     await world.settle();
     expect(events).toEqual([
-      { type: 'publisher-joined', channel: 'x', publisher: { incarnation: a.incarnation, name: 'a', pid: expect.any(Number) }, sequence: 1 },
+      {
+        type: 'publisher-joined',
+        channel: 'x',
+        publisher: { incarnation: a.incarnation, name: 'a', pid: expect.any(Number) },
+        sequence: 1,
+      },
       {
         type: 'message',
         channel: 'x',
@@ -452,7 +492,10 @@ describe('ready({ subscribers, timeout, signal })', () => {
     const { world, a } = await two();
     const late = outcome(a.channel('x').ready({ subscribers: 3, timeout: 50 }));
     await world.advance(50);
-    expect(late.error).toMatchObject({ code: 'ERR_TIMEOUT', message: expect.stringContaining('0 of 3 subscribers are there') });
+    expect(late.error).toMatchObject({
+      code: 'ERR_TIMEOUT',
+      message: expect.stringContaining('0 of 3 subscribers are there'),
+    });
     const stop = new AbortController();
     const stopped = outcome(a.channel('x').ready({ signal: stop.signal }));
     stop.abort('why not');
@@ -485,13 +528,11 @@ describe('replay: n bounded by replayBytes', () => {
     await world.settle();
     out.next(6);
     await world.settle();
-    expect(events.map((event) => (event.type === 'message' ? `${event.sequence}${event.replayed ? 'r' : ''}` : event.type))).toEqual([
-      'publisher-joined',
-      '3r',
-      '4r',
-      '5r',
-      '6',
-    ]);
+    expect(
+      events.map((event) =>
+        event.type === 'message' ? `${event.sequence}${event.replayed ? 'r' : ''}` : event.type,
+      ),
+    ).toEqual(['publisher-joined', '3r', '4r', '5r', '6']);
     expect(events[0]).toMatchObject({ sequence: 6 });
   });
 
@@ -542,7 +583,10 @@ describe('replay: n bounded by replayBytes', () => {
     await world.settle();
     out.next({ key1: 'again', more: { deep: 9 } });
     await world.settle();
-    expect(got).toEqual([...numbers(0, 4).map((i) => ({ [`key${i}`]: i, more: { deep: i } })), { key1: 'again', more: { deep: 9 } }]);
+    expect(got).toEqual([
+      ...numbers(0, 4).map((i) => ({ [`key${i}`]: i, more: { deep: i } })),
+      { key1: 'again', more: { deep: 9 } },
+    ]);
   });
 
   test('a replay larger than the window', async () => {
@@ -631,7 +675,10 @@ describe('for await, batches, Web streams, AbortSignal', () => {
 
   test('batches({ max })', async () => {
     const { world, a, b } = await two();
-    const [all, small] = [collect(b.channel<number>('x').batches()), collect(b.channel<number>('x').batches({ max: 4 }))];
+    const [all, small] = [
+      collect(b.channel<number>('x').batches()),
+      collect(b.channel<number>('x').batches({ max: 4 })),
+    ];
     await world.settle();
     for (const n of numbers(1, 10)) a.channel<number>('x').next(n);
     await world.settle();
@@ -687,7 +734,13 @@ describe('for await, batches, Web streams, AbortSignal', () => {
     other.closed.catch(() => {});
     await other.abort(new Error('gave up'));
     await world.settle();
-    expect(status).toContainEqual(expect.objectContaining({ type: 'publisher-done', how: 'error', error: { name: 'Error', message: 'gave up' } }));
+    expect(status).toContainEqual(
+      expect.objectContaining({
+        type: 'publisher-done',
+        how: 'error',
+        error: { name: 'Error', message: 'gave up' },
+      }),
+    );
   });
 });
 
@@ -734,7 +787,9 @@ describe('patterns are read-only and carry the channel name', () => {
     await world.settle();
     expect(got.map(({ value }) => value)).toEqual([{ a: 1 }, { a: 2 }, new Uint8Array([3])]);
     expect(structs.map(({ value }) => value)).toEqual([{ n: 4 }]);
-    expect(status).toContainEqual(expect.objectContaining({ type: 'mismatch', channel: 's', ours: 'any built-in codec' }));
+    expect(status).toContainEqual(
+      expect.objectContaining({ type: 'mismatch', channel: 's', ours: 'any built-in codec' }),
+    );
   });
 });
 
@@ -771,7 +826,11 @@ describe('schema and validate', () => {
     careless.next(7);
     careless.next(8);
     await world.settle();
-    expect(events.flatMap((event) => (event.type === 'message' ? [event.value] : event.type === 'gap' ? [event.reason] : []))).toEqual([1, 'schema', 'schema', 4]);
+    expect(
+      events.flatMap((event) =>
+        event.type === 'message' ? [event.value] : event.type === 'gap' ? [event.reason] : [],
+      ),
+    ).toEqual([1, 'schema', 'schema', 4]);
   });
 
   test("'first' trusts a publisher after one good value, 'off' checks nothing", async () => {
@@ -789,4 +848,71 @@ describe('schema and validate', () => {
       [1, 2, 3],
     ]);
   });
+});
+
+describe('re-entrancy', () => {
+  test('leaving and closing from within a delivery', async () => {
+    for (const end of ['close', 'leave'] as const) {
+      const { world, a, b } = await two();
+      const input = b.channel<number>('x');
+      const got: number[] = [];
+      const other = collect(b.pattern<number>('*'));
+      input.subscribe((n) => {
+        got.push(n);
+        if (n === 2) end === 'close' ? input.close() : b.close();
+      });
+      await world.settle();
+      for (const n of numbers(1, 5)) a.channel<number>('x').next(n);
+      await world.settle();
+      expect(got).toEqual([1, 2]);
+      expect(other.map(({ value }) => value)).toEqual(end === 'close' ? numbers(1, 5) : [1]);
+      expect(a.closed).toBe(false);
+      expect(b.closed).toBe(end === 'leave');
+    }
+  });
+
+  test('publishing from within a delivery, on a full arena', async () => {
+    const world = new World();
+    const [a, b] = [await world.join(), await world.join('test', { arenaBytes: 65_536 })];
+    const back = collect(a.channel('back', { codec: 'bytes', windowBytes: 2 ** 20 }));
+    b.channel<number>('x').subscribe(() => {
+      for (let i = 0; i < 30; i++) b.channel('back', { codec: 'bytes' }).next(new Uint8Array(5000).fill(i));
+    });
+    await world.settle();
+    for (const n of [1, 2, 3]) a.channel<number>('x').next(n);
+    await world.settle();
+    expect(back.map((bytes) => bytes[0])).toEqual([1, 2, 3].flatMap(() => numbers(0, 29)));
+  });
+});
+
+test('a peer whose inbox fails for good: nobody goes on waiting for it', async () => {
+  const { world, a, b } = await two();
+  collect(b.channel('x'));
+  await world.settle();
+  world.fabric.block(a.incarnation, b.incarnation, true);
+  const out = a.channel('x');
+  const [receipt, flushed] = [outcome(out.publish(1)), outcome(out.flush())];
+  await world.settle();
+  const handle = world.fabric.handleOf(a.incarnation);
+  handle.faults.push({ peer: 0, status: 13, reason: 6 });
+  world.fabric.schedule(handle.life, () => handle.readable?.());
+  await world.settle();
+  expect(receipt.error).toMatchObject({ code: 'ERR_PEER_LOST', ambiguous: true });
+  expect(flushed.value).toMatchObject({ complete: false });
+  expect(out.stats().subscribers).toBe(0);
+});
+
+test('counts of names that only patterns hear are not kept', async () => {
+  const { world, a, b } = await two();
+  const got = collect(b.pattern('*'));
+  await world.settle();
+  for (let i = 0; i < 50; i++) {
+    const channel = a.channel(`c${i}`);
+    channel.next(i);
+    channel.close();
+  }
+  await world.settle();
+  expect(got).toHaveLength(50);
+  expect(b.channel('c1').stats()).toMatchObject({ received: 0, publishers: 0 });
+  expect([...b.inspect().channels]).toHaveLength(1);
 });

@@ -11,13 +11,23 @@ const KIB = 1024;
 
 /** A publisher and a subscriber whose inbox can be blocked; `bytes` messages of 1 KiB with a number in front. */
 async function pair(
-  options: { overflow?: unknown; windowBytes?: number; maxQueueBytes?: number; maxWait?: number; slotsPerPeer?: number } = {},
+  options: {
+    overflow?: unknown;
+    windowBytes?: number;
+    maxQueueBytes?: number;
+    maxWait?: number;
+    slotsPerPeer?: number;
+  } = {},
 ) {
   const world = new World({ slotsPerPeer: options.slotsPerPeer ?? 1000 });
   const a = await world.join('test', { name: 'a' });
   const b = await world.join('test', { name: 'b' });
   const { overflow, windowBytes = 8 * KIB, maxQueueBytes = 8 * KIB, maxWait } = options;
-  const out = a.channel('x', { codec: 'bytes', maxQueueBytes, ...(maxWait === undefined ? {} : { maxWait }) });
+  const out = a.channel('x', {
+    codec: 'bytes',
+    maxQueueBytes,
+    ...(maxWait === undefined ? {} : { maxWait }),
+  });
   const input = b.channel('x', {
     codec: 'bytes',
     windowBytes,
@@ -53,7 +63,11 @@ describe('next(v) never blocks or throws', () => {
     await world.settle();
     const refused = status.filter((event) => event.type === 'refused');
     expect(refused).toHaveLength(1);
-    expect(refused[0]).toMatchObject({ channel: 'x', count: out.stats().refused, error: { code: 'ERR_REFUSED' } });
+    expect(refused[0]).toMatchObject({
+      channel: 'x',
+      count: out.stats().refused,
+      error: { code: 'ERR_REFUSED' },
+    });
     expect(out.stats().refused).toBeGreaterThan(20);
     expect(out.stats().published + out.stats().refused).toBe(40);
     expect(a.inspect().channels[0]!.publishing!.refused).toBe(out.stats().refused);
@@ -91,11 +105,18 @@ describe('next(v) never blocks or throws', () => {
     out.next('one');
     expect(() => out.next('bad')).not.toThrow();
     expect(out.offer('bad')).toBe(false);
-    await expect(out.publish('bad')).rejects.toMatchObject({ code: 'ERR_ENCODE', cause: { message: 'no good' } });
+    await expect(out.publish('bad')).rejects.toMatchObject({
+      code: 'ERR_ENCODE',
+      cause: { message: 'no good' },
+    });
     out.next('two');
     await world.settle();
     expect(got).toEqual(['one', 'two']);
-    expect(status.filter((event) => event.type === 'encode-error').reduce((sum, event) => sum + (event as { count: number }).count, 0)).toBe(3);
+    expect(
+      status
+        .filter((event) => event.type === 'encode-error')
+        .reduce((sum, event) => sum + (event as { count: number }).count, 0),
+    ).toBe(3);
     expect(out.stats()).toMatchObject({ published: 2, encodeErrors: 3, refused: 0 });
   });
 
@@ -115,7 +136,13 @@ describe('next(v) never blocks or throws', () => {
     });
     await world.settle();
     expect(got).toEqual(['outer']);
-    expect(status).toContainEqual(expect.objectContaining({ type: 'encode-error', count: 2, error: expect.objectContaining({ code: 'ERR_REENTRANT_ENCODE' }) }));
+    expect(status).toContainEqual(
+      expect.objectContaining({
+        type: 'encode-error',
+        count: 2,
+        error: expect.objectContaining({ code: 'ERR_REENTRANT_ENCODE' }),
+      }),
+    );
   });
 
   test('a message over the limit is refused with the measured limit', async () => {
@@ -131,7 +158,10 @@ describe('next(v) never blocks or throws', () => {
     const world = new World();
     const a = await world.join('test', { slotBytes: 65_536 });
     const [small, large] = [await world.join(), await world.join('test', { slotBytes: 65_536 })];
-    const [events, whole] = [collect(small.channel('x', { codec: 'bytes' }).messages$), collect(large.channel('x', { codec: 'bytes' }).messages$)];
+    const [events, whole] = [
+      collect(small.channel('x', { codec: 'bytes' }).messages$),
+      collect(large.channel('x', { codec: 'bytes' }).messages$),
+    ];
     await world.settle();
     const out = a.channel('x', { codec: 'bytes' });
     for (const size of [100, 30_000, 100]) out.next(message(size, size));
@@ -338,7 +368,10 @@ describe('flush(), drain(timeout = 5 s) wait until delivered', () => {
     expect(one.done).toBe(false);
     world.kill(b);
     await world.settle();
-    expect(one.value).toMatchObject({ complete: false, undelivered: [{ reason: 'died', from: 1, to: 1, ambiguous: true }] });
+    expect(one.value).toMatchObject({
+      complete: false,
+      undelivered: [{ reason: 'died', from: 1, to: 1, ambiguous: true }],
+    });
   });
 
   test('a slow for-await loop: delivered is what the loop took', async () => {
@@ -405,11 +438,15 @@ describe('overflow is per (publisher, subscriber)', () => {
     world.stop(b);
     const pad = 'x'.repeat(1200);
     const symbols = ['A', 'A', 'A', 'A', 'B', 'A', 'C', 'B', 'B', 'A'];
-    symbols.forEach((symbol, i) => out.next({ of: { symbol }, n: i + 1, pad }));
+    for (const [i, symbol] of symbols.entries()) out.next({ of: { symbol }, n: i + 1, pad });
     world.continue(b);
     await world.settle();
     const seen = events.flatMap<number | string>((event) =>
-      event.type === 'message' ? [event.value.n] : event.type === 'gap' ? [`gap ${event.from}-${event.to}`] : [],
+      event.type === 'message'
+        ? [event.value.n]
+        : event.type === 'gap'
+          ? [`gap ${event.from}-${event.to}`]
+          : [],
     );
     expect(seen).toEqual([1, 2, 3, 'gap 4-6', 7, 'gap 8-8', 9, 10]);
   });
@@ -428,7 +465,9 @@ describe('overflow is per (publisher, subscriber)', () => {
     const world = new World();
     const [a, slow, fast] = [await world.join(), await world.join(), await world.join()];
     const out = a.channel('x', { codec: 'bytes', maxQueueBytes: 4 * KIB });
-    const dropped = collect(slow.channel('x', { codec: 'bytes', overflow: 'latest', windowBytes: 4 * KIB }).messages$);
+    const dropped = collect(
+      slow.channel('x', { codec: 'bytes', overflow: 'latest', windowBytes: 4 * KIB }).messages$,
+    );
     const whole = collect(fast.channel('x', { codec: 'bytes' }).messages$);
     await world.settle();
     world.stop(slow);
@@ -475,7 +514,11 @@ describe('overflow is per (publisher, subscriber)', () => {
 describe("complete() and error() end this member's publishing only", () => {
   test('source$.subscribe(channel) does not end it for others', async () => {
     const world = new World();
-    const [a, b, c] = [await world.join('test', { name: 'a' }), await world.join('test', { name: 'b' }), await world.join()];
+    const [a, b, c] = [
+      await world.join('test', { name: 'a' }),
+      await world.join('test', { name: 'b' }),
+      await world.join(),
+    ];
     const got = collect(c.channel<number>('x'));
     const status = collect(c.channel('x').status$);
     const events = collect(c.channel('x').messages$);
@@ -487,7 +530,12 @@ describe("complete() and error() end this member's publishing only", () => {
     expect(got).toEqual([1, 2, 3]);
     expect(got.ended).toBeUndefined();
     expect(events.ended).toBeUndefined();
-    expect(status).toContainEqual({ type: 'publisher-done', channel: 'x', peer: expect.objectContaining({ name: 'a' }), how: 'complete' });
+    expect(status).toContainEqual({
+      type: 'publisher-done',
+      channel: 'x',
+      peer: expect.objectContaining({ name: 'a' }),
+      how: 'complete',
+    });
   });
 
   test('the end is told behind the last message, with the error', async () => {
@@ -533,7 +581,11 @@ test('headers travel with offer and publish', async () => {
   await a.channel('x').publish(2, { headers: { n: '2' } });
   a.channel('x').next(3);
   await world.settle();
-  expect(events.flatMap((event) => (event.type === 'message' ? [event.headers] : []))).toEqual([{ trace: 'ab', ünï: 'cödé' }, { n: '2' }, {}]);
+  expect(events.flatMap((event) => (event.type === 'message' ? [event.headers] : []))).toEqual([
+    { trace: 'ab', ünï: 'cödé' },
+    { n: '2' },
+    {},
+  ]);
   expect(() => a.channel('x').offer(1, { headers: { n: 2 as never } })).toThrow(/must be a string/);
   await expect(a.channel('x').publish(1, { heders: {} } as never)).rejects.toThrow(/Did you mean "headers"/);
 });

@@ -2,7 +2,17 @@
 import { map, type Observable, of } from 'rxjs';
 import { expectTypeOf, test } from 'vitest';
 import { z } from 'zod';
-import { type Channel, type ChannelEvent, custom, failOnGap, type join, type Member, type Pattern, type PatternMessage, struct } from '../../src/index.js';
+import {
+  type Channel,
+  type ChannelEvent,
+  custom,
+  failOnGap,
+  type join,
+  type Member,
+  type Pattern,
+  type PatternMessage,
+  struct,
+} from '../../src/index.js';
 
 interface Tick {
   bid: number;
@@ -31,7 +41,11 @@ function free(member: Member): void {
   member.channel('x', { codec: layout }).subscribe((value) => {
     expectTypeOf(value.n).toBeNumber();
   });
-  const own = custom<Tick>({ name: 'tick', encode: () => new Uint8Array(), decode: () => ({ bid: 1, ask: 2 }) });
+  const own = custom<Tick>({
+    name: 'tick',
+    encode: () => new Uint8Array(),
+    decode: () => ({ bid: 1, ask: 2 }),
+  });
   expectTypeOf(member.channel('x', { codec: own })).toEqualTypeOf<Channel<Tick>>();
 
   // @ts-expect-error: an unknown option
@@ -53,7 +67,11 @@ function streams(channel: Channel<Tick>): void {
   expectTypeOf(channel.batches({ max: 10 })).toEqualTypeOf<Observable<Tick[]>>();
   expectTypeOf(channel.values()).toEqualTypeOf<AsyncIterableIterator<Tick>>();
   expectTypeOf(channel.offer({ bid: 1, ask: 2 })).toBeBoolean();
-  expectTypeOf(channel.publish({ bid: 1, ask: 2 })).resolves.toEqualTypeOf<{ readonly sequence: number; readonly received: number; readonly dropped: number }>();
+  expectTypeOf(channel.publish({ bid: 1, ask: 2 })).resolves.toEqualTypeOf<{
+    readonly sequence: number;
+    readonly received: number;
+    readonly dropped: number;
+  }>();
   expectTypeOf<Channel<Tick>>().toExtend<AsyncDisposable>();
 }
 

@@ -2,7 +2,21 @@ import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { Arena } from '../../src/channels/arena.js';
 import { RecordQueue } from '../../src/channels/record-queue.js';
-import { FLAG, FRAME_BYTES, FRAME_MAGIC, KIND, payloadLimit, RECORD_BYTES, recordSize, sequenceAt, sizeAt, TIME_WORD, WIRE_VERSION, WORD, writeHeader } from '../../src/channels/wire.js';
+import {
+  FLAG,
+  FRAME_BYTES,
+  FRAME_MAGIC,
+  KIND,
+  payloadLimit,
+  RECORD_BYTES,
+  recordSize,
+  sequenceAt,
+  sizeAt,
+  TIME_WORD,
+  WIRE_VERSION,
+  WORD,
+  writeHeader,
+} from '../../src/channels/wire.js';
 
 describe('wire.ts and native/transport/frame.h say the same', () => {
   const text = readFileSync(new URL('../../native/transport/frame.h', import.meta.url), 'utf8');
@@ -54,7 +68,17 @@ describe('wire.ts and native/transport/frame.h say the same', () => {
 
 test('a record header, byte by byte', () => {
   const buffer = new ArrayBuffer(64);
-  writeHeader(new Uint32Array(buffer), new Float64Array(buffer), 8, 7, 13, 2 ** 32 * 3 + 5, KIND.DATA | (FLAG.HEADERS << 8) | (16 << 16), 9, 1234.5);
+  writeHeader(
+    new Uint32Array(buffer),
+    new Float64Array(buffer),
+    8,
+    7,
+    13,
+    2 ** 32 * 3 + 5,
+    KIND.DATA | (FLAG.HEADERS << 8) | (16 << 16),
+    9,
+    1234.5,
+  );
   const view = new DataView(buffer, 8);
   expect(view.getUint32(0, true)).toBe(7);
   expect(view.getUint32(4, true)).toBe(13);
@@ -153,7 +177,8 @@ describe('RecordQueue', () => {
     while (queue.count > 0) {
       head = queue.headSequence();
       const bytes = queue.take(target, 0, 200_000);
-      for (let at = 0; at < bytes; at += sizeAt(new Uint32Array(target.buffer), at >> 2)) taken.push(sequenceAt(new Uint32Array(target.buffer), at >> 2));
+      for (let at = 0; at < bytes; at += sizeAt(new Uint32Array(target.buffer), at >> 2))
+        taken.push(sequenceAt(new Uint32Array(target.buffer), at >> 2));
       expect(taken).toContain(head);
       expect(queue.lastTaken).toBe(taken.at(-1));
     }
