@@ -115,7 +115,11 @@ function installPeers() {
 }
 
 function buildOurs() {
-  const built = existsSync(join(root, 'dist', 'index.mjs')) && existsSync(join(root, 'prebuilds'));
+  const addons = [
+    ['prebuilds', 'linux-x64-glibc'],
+    ['build', 'Release'],
+  ].map((folder) => join(root, ...folder, 'millrace.node'));
+  const built = existsSync(join(root, 'dist', 'index.mjs')) && addons.some((path) => existsSync(path));
   if (built) return;
   console.log('Building millrace ...');
   const run = spawnSync('npm', ['run', 'build'], { cwd: root, stdio: 'inherit' });
