@@ -15,11 +15,9 @@ say({ type: 'starts', pid: process.pid });
 const member = await millrace.join(undefined, { name, ...options });
 member.status$.subscribe(({ type, peer, error }) => say({ type, peer: peer?.name, error: error?.code }));
 
-/** What happened so far, and what is to happen at a certain point of it. */
-let events = 0;
+/** What is to happen after so many messages. */
 let end = null;
 const step = () => {
-  events++;
   if (end !== null && --end.after <= 0) end.run();
 };
 const ends = {

@@ -1,0 +1,100 @@
+/** What the environment lacks is said with its code, the measured limit and a remedy; the process lives on, and nothing is left. */
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { Place } from '../support/cli-process.js';
+import { Victim } from '../support/kill-member.js';
+
+let place: Place;
+beforeEach(() => {
+  place = new Place();
+});
+afterEach(async () => {
+  await place.dispose();
+});
+
+const root = process.geteuid?.() === 0;
+const tries = 'test/integration/programs/exit-tries.mjs';
+
+/** Runs a program that joins and says what became of it, in which place there may be too little of something. */
+async function outcome(shell = '', env: NodeJS.ProcessEnv = {}) {
+  Object.assign(place.env, env);
+  const one = place.shell(`${shell} exec ${process.execPath} ${tries}`);
+  expect(await one.finish(), one.err).toEqual({ code: 0, signal: null });
+  return JSON.parse(one.lines.at(-1)!) as {
+    joined: boolean;
+    code: string;
+    scope: string;
+    message: string;
+    alive: boolean;
+  };
+}
+
+/** Mounts a filesystem of this size at the place for as long as the test runs. */
+async function withSize(size: string, context: { skip: (why: string) => void }, run: () => Promise<void>) {
+  const mount = place.shell(`mount -t tmpfs -o size=${size} tmpfs ${place.folder}`);
+  if ((await mount.finish()).code !== 0) context.skip('this user may not mount');
+  try {
+    await run();
+  } finally {
+    await place.shell(`umount ${place.folder}`).finish();
+  }
+}
+
+test.each(['64k', '256k', '1m', '2m', '3m'])('shared memory of %s', async (size, context) => {
+  await withSize(size, context, async () => {
+    const what = await outcome();
+    expect(what).toMatchObject({ joined: false, code: 'ERR_SHM_FULL', alive: true });
+    expect(what.message).toMatch(/free/);
+    expect(what.message).toMatch(/--shm-size/);
+    expect(place.content).toEqual([]);
+  });
+});
+
+test('shared memory that others have filled: they go on, and whoever does not fit leaves nothing', async (context) => {
+  await withSize('12m', context, async () => {
+    const [a, b] = await Promise.all(['a', 'b'].map((name) => Victim.start(place, name)));
+    await Promise.all([a!.progress(), b!.progress()]);
+    const { bavail, bsize } = fs.statfsSync(place.folder);
+    fs.writeFileSync(join(place.folder, 'ballast'), Buffer.alloc(bavail * bsize));
+    const before = place.content.sort();
+    expect(await outcome()).toMatchObject({ joined: false, code: 'ERR_SHM_FULL', alive: true });
+    expect(place.content.sort()).toEqual(before);
+    await Promise.all([a!.progress(), b!.progress()]);
+    fs.rmSync(join(place.folder, 'ballast'));
+    expect(await outcome()).toMatchObject({ joined: true });
+    for (const one of [a!, b!]) expect(await one.rest()).toMatchObject({ complete: true });
+    for (const one of [a!, b!]) await one.leave();
+    expect(place.content).toEqual([]);
+  });
+});
+
+test('a memlock limit of 64 KiB: the software device locks nothing', async () => {
+  expect(await outcome('ulimit -l 64;')).toMatchObject({ joined: true });
+  expect(place.content).toEqual([]);
+});
+
+test.runIf(root)('the fabric of another user', async () => {
+  const theirs = join(place.folder, `millrace-soft.1.${process.getuid!()}`);
+  fs.mkdirSync(theirs, { mode: 0o700 });
+  fs.chownSync(theirs, 65_534, 65_534);
+  const what = await outcome();
+  expect(what).toMatchObject({ joined: false, alive: true });
+  expect(what.message).toMatch(/belongs to user 65534/);
+  expect(place.content).toEqual([theirs.slice(place.folder.length + 1)]);
+});
+
+test('a fabric of another layout', async () => {
+  const one = await Victim.start(place, 'one', { publish: false });
+  const file = join(place.folder, `millrace-soft.1.${process.getuid!()}`, 'test', 'root');
+  const fd = fs.openSync(file, 'r+');
+  fs.writeSync(fd, Buffer.from([9, 0, 0, 0]), 0, 4, 8); // the layout's major number
+  const what = await outcome();
+  expect(what).toMatchObject({ joined: false, alive: true });
+  expect(what.message).toMatch(/layout 9\.0.*this build has 1\.0/);
+  fs.writeSync(fd, Buffer.from([1, 0, 0, 0]), 0, 4, 8);
+  fs.closeSync(fd);
+  expect(await outcome()).toMatchObject({ joined: true });
+  await one.leave();
+  expect(place.content).toEqual([]);
+});

@@ -1,0 +1,61 @@
+/**
+ * process.exit(), an uncaught exception, a rejection that nobody handles, and leave(), at random moments of traffic in both directions and
+ * of joining. No crash: a process ends with its exit code and without a signal.
+ */
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { Place } from '../support/cli-process.js';
+import { Dice, seeds, Victim } from '../support/kill-member.js';
+
+let place: Place;
+beforeEach(() => {
+  place = new Place();
+});
+afterEach(async () => {
+  await place.dispose();
+});
+
+test.each(seeds(1))('in the middle of traffic (seed %i)', async (seed) => {
+  const dice = new Dice(seed);
+  const [a, b] = await Promise.all(['a', 'b'].map((name) => Victim.start(place, name)));
+  await Promise.all([a!.progress(), b!.progress()]);
+  for (let round = 0; round < 12; round++) {
+    const how = ['exit', 'throw', 'reject', 'leave'][round % 4]!;
+    const victim = await Victim.start(place, `v${round}`);
+    await victim.progress();
+    victim.tell('end', { how, after: 1 + dice.below(1000) });
+    expect(await victim.running.finish(), how).toEqual({
+      code: how === 'exit' || how === 'leave' ? 0 : 1,
+      signal: null,
+    });
+    expect(victim.running.err === '' || /on purpose/.test(victim.running.err), victim.running.err).toBe(true);
+    await Promise.all([a!.told('left', victim.name), b!.told('left', victim.name)]);
+    await Promise.all([a!.progress(), b!.progress()]);
+  }
+  const rests = await Promise.all([a!, b!].map((one) => one.rest()));
+  for (const rest of rests) expect(rest).toMatchObject({ complete: true, undelivered: [] });
+  for (const one of [a!, b!]) {
+    for (const [name, what] of Object.entries(await one.heard())) {
+      expect(what, `${one.name} of ${name}`).toMatchObject({ gaps: 0, disorder: 0, broken: 0 });
+    }
+    expect(await one.resources()).toMatchObject({ qps: 2, peers: 1, backlogBytes: 0, queuedBytes: 0 });
+  }
+  for (const one of [a!, b!]) await one.leave();
+  expect(place.content).toEqual([]);
+});
+
+test('members that leave at the same moment leave nothing', async () => {
+  for (let round = 0; round < 6; round++) {
+    const all = await Promise.all([0, 1, 2, 3].map((i) => Victim.start(place, `r${round}m${i}`)));
+    await Promise.all(all.map((one) => one.progress()));
+    await Promise.all(all.map((one) => one.leave()));
+    expect(place.content, `round ${round}`).toEqual([]);
+  }
+});
+
+test.each(['terminate', 'exit'])('workers end while they join: %s', async (how) => {
+  const one = place.node('test/integration/programs/exit-workers.mjs', how, '24');
+  expect(await one.finish(), one.err).toEqual({ code: 0, signal: null });
+  expect(one.err).toBe('');
+  expect(one.lines.at(-1)).toBe('24 ended');
+  expect(place.content).toEqual([]);
+});
