@@ -240,7 +240,7 @@ class Member::Core final : public LaneSink {
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<uint32_t> generations_;
   std::deque<uint32_t>
-      free_peers_;  ///< oldest first: late writes of an old peer should find nobody
+      free_peers_;                ///< oldest first: late writes of an old peer should find nobody
   std::vector<Peer*> connected_;  ///< those that are connected, in no order
   uint32_t lanes_end_ = 1;        ///< behind the last open lane
   uint32_t reserved_count_ = 0;

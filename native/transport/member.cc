@@ -486,7 +486,8 @@ void Member::Core::update_tables() {
     uint64_t prefix = peer->rows_accepted;
     for (uint32_t i = 0; i < lanes_end_; ++i) {
       const Destination* const dest = peer->lanes[i].get();
-      if (dest != nullptr && !dest->rows.empty()) prefix = std::min(prefix, dest->rows.oldest() - 1);
+      if (dest != nullptr && !dest->rows.empty())
+        prefix = std::min(prefix, dest->rows.oldest() - 1);
     }
     peer->rows_completed = prefix;
     double* const row = &buffers_.peers[size_t{index} * kPeerStride];

@@ -123,7 +123,8 @@ class Node {
     if (position + bytes - freed() > b.arena.size()) {
       flush();
       // A device that takes its time (delays) holds what is posted; a peer that is slow never does.
-      for (int i = 0; may_wait_ && position + bytes - freed() > b.arena.size() && i < 100'000; ++i) (void)poll();
+      for (int i = 0; may_wait_ && position + bytes - freed() > b.arena.size() && i < 100'000; ++i)
+        (void)poll();
       ASSERT_LE(position + bytes - freed(), b.arena.size()) << "the arena waits for somebody";
     }
     RecordHeader header{};

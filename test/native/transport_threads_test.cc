@@ -8,6 +8,19 @@
 
 /** Members in threads of one process, as worker threads have them: each in its own thread (I6). For
  * TSan above all. */
+#if defined(__SANITIZE_THREAD__)
+/**
+ * The two ends of a completion ring map its file each for itself, so within one process the tail
+ * that the initiator publishes and the one that the receiver reads have different addresses, and
+ * TSan does not see that the one orders the payload's copy before the other. What it reports is
+ * then the reading of a slot, here. (The ring itself is checked exhaustively: models a1 and f1.)
+ */
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions() {
+  return "race:millrace::transport::Member::Core::demultiplex\n"
+         "race:millrace::transport::Member::Core::take_arrived\n";
+}
+#endif
+
 namespace millrace::transport {
 namespace {
 
@@ -124,6 +137,7 @@ void work(Crew& crew, const Domain& domain, uint32_t id, bool sleeps, uint64_t f
     }
     if (testing::Test::HasFailure() || base::now_ns() > deadline) crew.failed = true;
     idle = moved ? 0 : idle + 1;
+    if (idle > 0) std::this_thread::yield();
     if (sleeps && idle > 10 && node.member().arm()) {
       pollfd fds[2] = {{node.member().fd(), POLLIN, 0}, {crew.boxes[id].fd(), POLLIN, 0}};
       (void)::poll(fds, 2, 1000);
@@ -151,7 +165,7 @@ TEST(Threads, AllToAllWithFaults) {
   for (uint64_t seed : {100u, 200u, 300u}) run_crew(3, 5'000 / kSlow, true, seed);
 }
 TEST(Threads, JoinAndLeaveOverAndOver) {
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < (kSlow > 1 ? 6 : 30); ++i) {
     run_crew(3, 200, i % 2 == 0, 0);
     if (HasFailure()) return;
   }
