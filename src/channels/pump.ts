@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os';
 import type { Clock, Scheduled } from './clock.js';
+import { Grace } from './grace.js';
 import type { Transport } from './transport.js';
 
 /**
@@ -10,8 +11,6 @@ import type { Transport } from './transport.js';
  */
 export type WaitMode = 'adaptive' | 'event' | 'spin';
 
-/** Grace of the adaptive mode: polling goes on for so long after the last activity. */
-const GRACE_MS = 0.1;
 /** One turn delivers for at most about this long, then the event loop has its turn. */
 export const TURN_MS = 1;
 /** One turn delivers at most so many messages. */
@@ -46,7 +45,7 @@ export class Pump {
   #inTurn = false;
   #closed = false;
   #held = false;
-  #lastActivity = 0;
+  readonly #grace = new Grace();
   readonly #onFlush = () => this.#flush();
   readonly #onTurn = () => this.#run();
 
@@ -73,7 +72,6 @@ export class Pump {
 
   /** Sees to it that a polling turn follows. */
   wake(): void {
-    this.#lastActivity = this.clock.now();
     this.#nextTurn();
   }
 
@@ -153,10 +151,10 @@ export class Pump {
 
   #decide(busy: boolean): void {
     const now = this.clock.now();
-    if (busy) this.#lastActivity = now;
+    if (busy) this.#grace.active(now);
     if (busy || !this.transport.frames.empty) return this.#nextTurn();
     if (this.mode === 'spin' && this.work.members() <= this.cpus) return this.#nextTurn();
-    if (this.mode !== 'event' && now - this.#lastActivity < GRACE_MS) return this.#nextTurn();
+    if (this.mode !== 'event' && this.#grace.goesOn(now)) return this.#nextTurn();
     if (!this.transport.arm()) return this.#nextTurn();
     this.#sleeping = true;
     this.transport.sleep(true);
