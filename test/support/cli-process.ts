@@ -102,8 +102,8 @@ export class Place {
   readonly env: NodeJS.ProcessEnv;
   private readonly started: Running[] = [];
 
-  constructor(base = '/dev/shm') {
-    this.folder = fs.mkdtempSync(join(base, 'millrace-test-'));
+  constructor(base = process.env.MILLRACE_SHM_DIR || '/dev/shm') {
+    this.folder = fs.mkdtempSync(join(base, 'cli-'));
     this.env = {
       ...process.env,
       MILLRACE_SHM_DIR: this.folder,
