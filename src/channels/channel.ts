@@ -1,17 +1,19 @@
 import type { ReadableStream, WritableStream } from 'node:stream/web';
 import { Observable, type Observer, type Subscriber } from 'rxjs';
-import { MillraceError, MillraceTypeError } from '../errors.js';
+import { MillraceError } from '../errors.js';
 import type { Codec } from './codec/index.js';
 import type { Engine } from './engine.js';
 import { batches$, events$ } from './events.js';
+import { checkHeaders } from './headers.js';
 import { ChannelIterator } from './iterate.js';
 import { Listening } from './listening.js';
-import { abortSignal, type ChannelSettings, checkNames, integer, milliseconds } from './options.js';
+import { abortSignal, type ChannelSettings, integer, milliseconds } from './options.js';
 import { type AnyOutChannel, type OutChannel, REFUSED } from './outbound.js';
 import { validator } from './schema.js';
 import { Publication, until, whenDelivered } from './settle.js';
 import { Status } from './status.js';
 import type { InboundCounts, Wanted } from './subscription.js';
+import { checkNames } from './suggest.js';
 import type {
   ChannelEvent,
   ChannelStats,
@@ -504,18 +506,5 @@ function doneBody(error: unknown): DoneBody {
 function headersOf(call: string, options: SendOptions | undefined): Headers | undefined {
   if (options === undefined) return undefined;
   checkNames(call, options, ['headers']);
-  const { headers } = options;
-  if (headers === undefined) return undefined;
-  if (typeof headers !== 'object' || headers === null) {
-    throw new MillraceTypeError('ERR_INVALID_OPTION', `${call}: headers must be an object of strings.`);
-  }
-  for (const [name, value] of Object.entries(headers)) {
-    if (typeof value !== 'string') {
-      throw new MillraceTypeError(
-        'ERR_INVALID_OPTION',
-        `${call}: header ${JSON.stringify(name)} must be a string, not ${typeof value}.`,
-      );
-    }
-  }
-  return headers;
+  return checkHeaders(call, options.headers);
 }

@@ -1,28 +1,9 @@
 import { Observable, type OperatorFunction, type Subscriber } from 'rxjs';
 import { MillraceError } from '../errors.js';
+import { readHeaders } from './headers.js';
 import type { Listening } from './listening.js';
 import type { MessageAt, Origin, Rich } from './subscription.js';
-import type { ChannelEvent, GapEvent, Headers, MessageEvent, PatternMessage } from './types.js';
-
-const NO_HEADERS: Headers = Object.freeze({});
-
-/** Headers travel as JSON; what a peer sends that is not an object of strings counts as none (I9). */
-function headersOf(at: MessageAt): Headers {
-  if (at.headersEnd === at.headersStart) return NO_HEADERS;
-  try {
-    const text = Buffer.from(at.bytes.buffer, at.headersStart, at.headersEnd - at.headersStart).toString(
-      'utf8',
-    );
-    const parsed = JSON.parse(text) as unknown;
-    if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) return NO_HEADERS;
-    const entries = Object.entries(parsed).filter(
-      (entry): entry is [string, string] => typeof entry[1] === 'string',
-    );
-    return Object.freeze(Object.fromEntries(entries));
-  } catch {
-    return NO_HEADERS;
-  }
-}
+import type { ChannelEvent, GapEvent, MessageEvent, PatternMessage } from './types.js';
 
 /** Everything about a message, as an object of its own. */
 export function messageEvent<T>(origin: Origin, value: T, at: MessageAt): MessageEvent<T> {
@@ -32,7 +13,7 @@ export function messageEvent<T>(origin: Origin, value: T, at: MessageAt): Messag
     publisher: origin.peer.identity,
     sequence: at.sequence,
     time: at.time,
-    headers: headersOf(at),
+    headers: readHeaders(at),
     value,
     bytes: new Uint8Array(at.bytes.buffer, at.headersEnd, at.payloadEnd - at.headersEnd),
     replayed: at.replayed,

@@ -1,9 +1,10 @@
 import { type AnyMillraceError, MillraceError } from '../errors.js';
+import { readDone, readSubscribed } from './bodies.js';
 import type { Clock } from './clock.js';
 import type { Codec } from './codec/codec.js';
 import { builtin } from './codecs.js';
 import { Batch, type EndMark } from './frames.js';
-import { checkChannelName } from './names.js';
+import { reportMismatch } from './mismatch.js';
 import type { Peer } from './peer.js';
 import { TURN_MESSAGES } from './pump.js';
 import type { Status } from './status.js';
@@ -12,7 +13,6 @@ import type { Transport } from './transport.js';
 import type { GapEvent, PublisherLeftEvent, StatusEvent } from './types.js';
 import { reportUnhandled } from './unhandled.js';
 import {
-  type DoneBody,
   FLAG,
   GAP_REASONS,
   type GapReason,
@@ -545,45 +545,4 @@ function asMillraceError(error: unknown, origin: Origin): AnyMillraceError {
     `A message of ${origin.peer.info.name} on ${JSON.stringify(origin.name)} could not be decoded: ${String(error)}`,
     { cause: error },
   );
-}
-
-/** Says that a peer's codec or schema differs. */
-export function reportMismatch(
-  status: Status,
-  what: 'codec' | 'schema',
-  channel: string,
-  peer: Peer,
-  ours: string,
-  theirs: string,
-): void {
-  const error = new MillraceError(
-    what === 'codec' ? 'ERR_CODEC_MISMATCH' : 'ERR_SCHEMA_MISMATCH',
-    `Channel ${JSON.stringify(channel)}: ${peer.info.name} (pid ${peer.info.pid}) uses the ${what} ` +
-      `${JSON.stringify(theirs)}, this member ${JSON.stringify(ours)}. Nothing of it is decoded; use the same ${what} in both.`,
-    { details: { channel, peer: peer.identity, ours, theirs } },
-  );
-  status.emit({ type: 'mismatch', channel, peer: peer.identity, ours, theirs, error });
-}
-
-function readSubscribed(text: string): SubscribedBody {
-  const body = JSON.parse(text) as Partial<SubscribedBody> | null;
-  if (typeof body !== 'object' || body === null) throw new Error('not an object');
-  const { name, codec, schema, delivery } = body;
-  checkChannelName(name);
-  if (typeof codec !== 'string' || codec.length > 4096) throw new Error('no codec');
-  if (schema !== null && (typeof schema !== 'string' || schema.length > 4096)) throw new Error('no schema');
-  return { name, codec, schema, delivery: String(delivery) };
-}
-
-function readDone(text: string): DoneBody | null {
-  try {
-    const { how, error } = JSON.parse(text) as DoneBody;
-    if (how !== 'complete' && how !== 'error' && how !== 'closed') return null;
-    if (error === undefined) return { how };
-    const { name, message, code } = error;
-    if (typeof name !== 'string' || typeof message !== 'string') return null;
-    return { how, error: { name, message, ...(typeof code === 'string' ? { code } : {}) } };
-  } catch {
-    return null;
-  }
 }

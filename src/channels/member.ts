@@ -11,7 +11,6 @@ import {
   abortSignal,
   type ChannelOptions,
   channelSettings,
-  checkNames,
   checkSame,
   type PatternOptions,
   patternSettings,
@@ -20,6 +19,7 @@ import { Pattern } from './pattern.js';
 import { type MemberReport, reportMember } from './report.js';
 import type { InferInput, InferOutput } from './schema.js';
 import { whenDelivered } from './settle.js';
+import { checkNames } from './suggest.js';
 import type { DrainReport, Publisher, StatusEvent } from './types.js';
 
 /** Names that a contract allows; none without a contract. */

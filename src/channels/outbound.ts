@@ -1,4 +1,4 @@
-import { type AnyMillraceError, MillraceError } from '../errors.js';
+import type { AnyMillraceError, MillraceError } from '../errors.js';
 import type { Clock } from './clock.js';
 import type { Codec, Encoder } from './codec/codec.js';
 import type { Control } from './control.js';
@@ -9,8 +9,10 @@ import {
   type DestinationHost,
   type Ticket,
 } from './destination.js';
+import { writeHeaders } from './headers.js';
 import { keyAt } from './overflow/index.js';
 import type { Peer, PeerSubscription } from './peer.js';
+import { notEncoded, publishingEnded, reentrant, refused, tooLarge } from './refusals.js';
 import { ReplayStore } from './replay.js';
 import type { Status } from './status.js';
 import type { Transport } from './transport.js';
@@ -112,10 +114,11 @@ export class OutChannel<T> implements DestinationHost {
   lastCode: number = REFUSED.FULL;
   readonly counts = { publishedBytes: 0, refused: 0, encodeErrors: 0, dropped: 0 };
   /** Of this turn, for one status event each. */
-  turnRefused = 0;
-  turnRefusal: AnyMillraceError | null = null;
-  turnErrors = 0;
-  turnError: AnyMillraceError | null = null;
+  #turnRefused = 0;
+  #turnFull: AnyMillraceError | null = null;
+  #turnEnded: AnyMillraceError | null = null;
+  #turnErrors = 0;
+  #turnError: AnyMillraceError | null = null;
   #done: Uint8Array | null = null;
   #full = 0;
   #arenaFull = false;
@@ -153,7 +156,7 @@ export class OutChannel<T> implements DestinationHost {
     const { transport } = this;
     const { arena } = transport;
     if (this.ended !== null) return this.#endedError();
-    if (arena.encoding) return this.#failed(this.#reentrant());
+    if (arena.encoding) return this.#failed(reentrant(this.name));
     if (this.#full > 0 && this.#mustWait()) {
       this.host.progress();
       if (this.#full > 0 && this.#mustWait()) return this.#refuse(null);
@@ -187,7 +190,8 @@ export class OutChannel<T> implements DestinationHost {
     } finally {
       arena.encoding = false;
     }
-    if (end < 0) return this.#failed(this.#tooLarge());
+    if (end < 0)
+      return this.#failed(tooLarge(this.name, this.options.codec.name, limit, transport.slotBytes));
     if (this.ended !== null) return this.#endedError(); // an encoder that closed the channel
     const payload = end - start - RECORD_BYTES - head;
     const size = (end - start + 7) & ~7;
@@ -472,122 +476,56 @@ export class OutChannel<T> implements DestinationHost {
   }
 
   #refuse(why: 'arena' | null): number {
-    this.transport.arena.pinned = -1;
     // A loop that ignores refusals must not pay for an error each time.
-    if (this.turnRefused === 0) this.lastError = this.#refusal(why);
-    else this.lastError = this.turnRefusal;
-    this.counts.refused++;
-    this.#note(this.lastError!, false);
-    this.lastCode = REFUSED.FULL;
-    return REFUSED.FULL;
-  }
-
-  #refusal(why: 'arena' | null): AnyMillraceError {
-    const slow = this.destinations
-      .filter((one) => one.full)
-      .map(({ peer, queuedBytes }) => `${peer.info.name}: ${queuedBytes}`);
-    return new MillraceError(
-      'ERR_REFUSED',
-      `Channel ${JSON.stringify(this.name)} took no message: ` +
-        (why === 'arena'
-          ? 'the send arena has no room, since the transport could not send for a while.'
-          : `the queue of a subscriber that waits is full (maxQueueBytes ${this.maxQueueBytes}; ${slow.join(', ')} bytes).`) +
-        ' Wait with whenWritable().',
-      { details: { channel: this.name, maxQueueBytes: this.maxQueueBytes } },
-    );
+    this.#turnFull ??= refused(this.name, why === 'arena', this.maxQueueBytes, this.destinations);
+    return this.#notTaken(REFUSED.FULL, this.#turnFull);
   }
 
   #endedError(): number {
-    this.transport.arena.pinned = -1;
-    this.lastError = this.turnRefused > 0 ? this.turnRefusal : this.endError;
-    this.counts.refused++;
-    this.#note(this.lastError!, false);
-    this.lastCode = REFUSED.ENDED;
-    return REFUSED.ENDED;
+    this.#turnEnded ??= this.endError;
+    return this.#notTaken(REFUSED.ENDED, this.#turnEnded);
+  }
+
+  #failed(error: unknown): number {
+    return this.#notTaken(REFUSED.VALUE, notEncoded(this.name, this.options.codec.name, error));
   }
 
   /** What is wrong with publishing now that it has ended. */
   get endError(): MillraceError {
-    const closed = this.ended === 'closed';
-    return new MillraceError(
-      closed ? 'ERR_CHANNEL_CLOSED' : 'ERR_PUBLISHING_ENDED',
-      closed
-        ? `Channel ${JSON.stringify(this.name)} is closed. Open it again with member.channel().`
-        : `This member's publishing on ${JSON.stringify(this.name)} has ended (${this.ended}()). Close the channel and open it again.`,
-    );
+    return publishingEnded(this.name, this.ended!);
   }
 
-  #failed(error: unknown): number {
+  /** Nothing was taken: counted, and told once a turn. */
+  #notTaken(code: number, error: AnyMillraceError): number {
     this.transport.arena.pinned = -1;
-    this.lastError =
-      error instanceof MillraceError
-        ? error
-        : new MillraceError(
-            'ERR_ENCODE',
-            `A value for ${JSON.stringify(this.name)} could not be encoded (${this.options.codec.name}): ${
-              error instanceof Error ? error.message : String(error)
-            }`,
-            { cause: error },
-          );
-    this.counts.encodeErrors++;
-    this.#note(this.lastError, true);
-    this.lastCode = REFUSED.VALUE;
-    return REFUSED.VALUE;
-  }
-
-  #reentrant(): AnyMillraceError {
-    return new MillraceError(
-      'ERR_REENTRANT_ENCODE',
-      `Channel ${JSON.stringify(this.name)} was published to while a message was being encoded. Publish after the encoder has returned.`,
-    );
-  }
-
-  #tooLarge(): AnyMillraceError {
-    const { slotBytes } = this.transport;
-    return new MillraceError(
-      'ERR_MESSAGE_TOO_LARGE',
-      `A message for ${JSON.stringify(this.name)} is larger than ${this.#limit} bytes when encoded (${this.options.codec.name}), ` +
-        `the limit with slotBytes ${slotBytes}. Join with larger slotBytes, or split it.`,
-      { details: { channel: this.name, limit: this.#limit, slotBytes } },
-    );
-  }
-
-  /** One status event a turn, however many were refused. */
-  #note(error: AnyMillraceError, isValue: boolean): void {
-    if (isValue) {
-      this.turnErrors++;
-      this.turnError ??= error;
+    this.lastCode = code;
+    this.lastError = error;
+    if (code === REFUSED.VALUE) {
+      this.counts.encodeErrors++;
+      this.#turnErrors++;
+      this.#turnError ??= error;
     } else {
-      this.turnRefused++;
-      this.turnRefusal ??= error;
+      this.counts.refused++;
+      this.#turnRefused++;
     }
     this.host.dirty(this);
+    return code;
   }
 
   /** Tells status$ what was refused in this turn. */
   endOfTurn(): void {
-    const { turnRefused, turnErrors, turnRefusal, turnError, name: channel } = this;
-    this.turnRefused = 0;
-    this.turnErrors = 0;
-    this.turnRefusal = null;
-    this.turnError = null;
-    if (turnRefused > 0)
-      this.status.emit({ type: 'refused', channel, count: turnRefused, error: turnRefusal! });
-    if (turnErrors > 0)
-      this.status.emit({ type: 'encode-error', channel, count: turnErrors, error: turnError! });
+    const { name: channel } = this;
+    const [refusals, errors] = [this.#turnRefused, this.#turnErrors];
+    const [refusal, error] = [this.#turnFull ?? this.#turnEnded, this.#turnError];
+    this.#turnRefused = 0;
+    this.#turnErrors = 0;
+    this.#turnFull = null;
+    this.#turnEnded = null;
+    this.#turnError = null;
+    if (refusals > 0) this.status.emit({ type: 'refused', channel, count: refusals, error: refusal! });
+    if (errors > 0) this.status.emit({ type: 'encode-error', channel, count: errors, error: error! });
   }
 }
 
 /** Makes the ticket of one message, once it is known how many destinations it has. */
 export type TicketMaker = (destinations: number) => Ticket;
-
-/** Writes headers as JSON, padded with spaces to a multiple of 8. @returns their bytes, or -1 if they do not fit */
-function writeHeaders(headers: Headers, target: Uint8Array, start: number, limit: number): number {
-  const text = JSON.stringify(headers);
-  const bytes = utf8.encode(text);
-  const padded = (bytes.length + 7) & ~7;
-  if (padded > limit || padded > 0xffff) return -1;
-  target.set(bytes, start);
-  target.fill(0x20, start + bytes.length, start + padded);
-  return padded;
-}

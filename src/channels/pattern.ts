@@ -6,8 +6,9 @@ import { batches$, endOf, events$, patternMessage, richObservable } from './even
 import { ChannelIterator } from './iterate.js';
 import { Listening } from './listening.js';
 import type { NamePattern } from './names.js';
-import { abortSignal, type ChannelSettings, checkNames, integer } from './options.js';
+import { abortSignal, type ChannelSettings, integer } from './options.js';
 import { Status } from './status.js';
+import { checkNames } from './suggest.js';
 import type { ChannelEvent, PatternMessage, StatusEvent } from './types.js';
 import { readableOf } from './webstreams.js';
 

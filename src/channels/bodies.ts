@@ -1,0 +1,27 @@
+import { checkChannelName } from './names.js';
+import type { DoneBody, SubscribedBody } from './wire.js';
+
+/** Checks the JSON of SUBSCRIBED (I9). @throws Error that says what is wrong */
+export function readSubscribed(text: string): SubscribedBody {
+  const body = JSON.parse(text) as Partial<SubscribedBody> | null;
+  if (typeof body !== 'object' || body === null) throw new Error('not an object');
+  const { name, codec, schema, delivery } = body;
+  checkChannelName(name);
+  if (typeof codec !== 'string' || codec.length > 4096) throw new Error('no codec');
+  if (schema !== null && (typeof schema !== 'string' || schema.length > 4096)) throw new Error('no schema');
+  return { name, codec, schema, delivery: String(delivery) };
+}
+
+/** Checks the JSON of DONE (I9). @returns null if it is not valid */
+export function readDone(text: string): DoneBody | null {
+  try {
+    const { how, error } = JSON.parse(text) as DoneBody;
+    if (how !== 'complete' && how !== 'error' && how !== 'closed') return null;
+    if (error === undefined) return { how };
+    const { name, message, code } = error;
+    if (typeof name !== 'string' || typeof message !== 'string') return null;
+    return { how, error: { name, message, ...(typeof code === 'string' ? { code } : {}) } };
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,70 @@
+import { type AnyMillraceError, MillraceError } from '../errors.js';
+import type { Destination } from './destination.js';
+
+/** Why a message was not taken: the errors of publishing, each with the measured limit and the remedy. */
+
+const quoted = (channel: string): string => JSON.stringify(channel);
+
+/** A `wait` subscriber or the arena is full. */
+export function refused(
+  channel: string,
+  arena: boolean,
+  maxQueueBytes: number,
+  destinations: readonly Destination[],
+): MillraceError {
+  const slow = destinations
+    .filter((one) => one.full)
+    .map(({ peer, queuedBytes }) => `${peer.info.name}: ${queuedBytes}`);
+  const cause = arena
+    ? 'the send arena has no room, since the transport could not send for a while.'
+    : `the queue of a subscriber that waits is full (maxQueueBytes ${maxQueueBytes}; ${slow.join(', ')} bytes).`;
+  return new MillraceError(
+    'ERR_REFUSED',
+    `Channel ${quoted(channel)} took no message: ${cause} Wait with whenWritable().`,
+    { details: { channel, maxQueueBytes } },
+  );
+}
+
+/** complete(), error() or close() came first. */
+export function publishingEnded(channel: string, how: 'complete' | 'error' | 'closed'): MillraceError {
+  return how === 'closed'
+    ? new MillraceError(
+        'ERR_CHANNEL_CLOSED',
+        `Channel ${quoted(channel)} is closed. Open it again with member.channel().`,
+      )
+    : new MillraceError(
+        'ERR_PUBLISHING_ENDED',
+        `This member's publishing on ${quoted(channel)} has ended (${how}()). Close the channel and open it again.`,
+      );
+}
+
+/** The codec, the schema or code of the value itself threw. */
+export function notEncoded(channel: string, codec: string, error: unknown): AnyMillraceError {
+  if (error instanceof MillraceError) return error;
+  const what = error instanceof Error ? error.message : String(error);
+  return new MillraceError(
+    'ERR_ENCODE',
+    `A value for ${quoted(channel)} could not be encoded (${codec}): ${what}`,
+    {
+      cause: error,
+    },
+  );
+}
+
+/** An encoder, a getter or a toJSON published. */
+export function reentrant(channel: string): MillraceError {
+  return new MillraceError(
+    'ERR_REENTRANT_ENCODE',
+    `Channel ${quoted(channel)} was published to while a message was being encoded. Publish after the encoder has returned.`,
+  );
+}
+
+/** Larger than a slot. */
+export function tooLarge(channel: string, codec: string, limit: number, slotBytes: number): MillraceError {
+  return new MillraceError(
+    'ERR_MESSAGE_TOO_LARGE',
+    `A message for ${quoted(channel)} is larger than ${limit} bytes when encoded (${codec}), the limit with slotBytes ${slotBytes}. ` +
+      'Join with larger slotBytes, or split it.',
+    { details: { channel, limit, slotBytes } },
+  );
+}

@@ -1,0 +1,69 @@
+import { MillraceTypeError } from '../errors.js';
+
+/** A value as a message shows it. */
+export function describe(value: unknown): string {
+  if (typeof value === 'string') return JSON.stringify(value.length > 60 ? `${value.slice(0, 57)}…` : value);
+  if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'an array' : 'an object';
+  if (typeof value === 'function') return 'a function';
+  return String(value);
+}
+
+/** Edits between two words (insert, delete, replace, swap neighbours), case ignored. */
+function distance(a: string, b: string): number {
+  const x = a.toLowerCase();
+  const y = b.toLowerCase();
+  const rows: number[][] = [Array.from({ length: y.length + 1 }, (_, i) => i)];
+  for (let i = 1; i <= x.length; i++) {
+    const row = [i];
+    for (let j = 1; j <= y.length; j++) {
+      const same = x[i - 1] === y[j - 1];
+      let best = Math.min(rows[i - 1]![j]! + 1, row[j - 1]! + 1, rows[i - 1]![j - 1]! + (same ? 0 : 1));
+      if (i > 1 && j > 1 && x[i - 1] === y[j - 2] && x[i - 2] === y[j - 1])
+        best = Math.min(best, rows[i - 2]![j - 2]! + 1);
+      row.push(best);
+    }
+    rows.push(row);
+  }
+  return rows[x.length]![y.length]!;
+}
+
+/** The known name that was probably meant, or undefined. */
+export function closest(name: string, known: readonly string[]): string | undefined {
+  let best: string | undefined;
+  let least = Math.max(2, Math.floor(name.length / 2)) + 1;
+  for (const one of known) {
+    const lower = one.toLowerCase();
+    const part =
+      name.length >= 3 && (lower.includes(name.toLowerCase()) || name.toLowerCase().includes(lower));
+    const far = Math.min(distance(name, one), part ? 1.5 : Number.POSITIVE_INFINITY);
+    if (far < least) {
+      least = far;
+      best = one;
+    }
+  }
+  return best;
+}
+
+/**
+ * Refuses options that nobody knows: a spelling mistake would otherwise be silently without effect.
+ * @throws MillraceTypeError ERR_UNKNOWN_OPTION or ERR_INVALID_ARGUMENT
+ */
+export function checkNames(call: string, options: unknown, known: readonly string[]): void {
+  if (options === undefined) return;
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+    throw new MillraceTypeError(
+      'ERR_INVALID_ARGUMENT',
+      `${call}: the options must be an object, not ${describe(options)}.`,
+    );
+  }
+  for (const name of Object.keys(options)) {
+    if (known.includes(name)) continue;
+    const meant = closest(name, known);
+    throw new MillraceTypeError(
+      'ERR_UNKNOWN_OPTION',
+      `${call}: unknown option ${JSON.stringify(name)}.${meant === undefined ? '' : ` Did you mean ${JSON.stringify(meant)}?`}` +
+        ` It takes ${known.join(', ')}.`,
+      { details: { option: name, meant } },
+    );
+  }
+}
