@@ -18,7 +18,6 @@ test('a publisher is stopped for 10 s in the middle of its traffic: the others e
   const [a, b, stopped] = await Promise.all(['a', 'b', 'stopped'].map((name) => Victim.start(place, name)));
   await Promise.all([a!.told('peer-joined', 'stopped'), b!.told('peer-joined', 'stopped')]);
   for (const one of [a!, b!, stopped!]) await one.progress();
-  // Nothing waits for the stopped one: it publishes only to the others, its own pattern is another's business below.
   stopped!.running.kill('SIGSTOP');
   const until = Date.now() + STOP_MS;
   let rounds = 0;
@@ -26,7 +25,7 @@ test('a publisher is stopped for 10 s in the middle of its traffic: the others e
     await a!.heard();
     await b!.heard();
     rounds++;
-    // A turn of the test's own loop, so that it does not keep the processors from what it tests.
+    // Paced, so that asking does not keep the processors from what is tested. Nothing below depends on its length.
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   expect(rounds).toBeGreaterThan(3);
