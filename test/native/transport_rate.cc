@@ -1,4 +1,6 @@
 #include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -171,6 +173,7 @@ int run(int control, const std::string& folder, bool parent, uint64_t records, u
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const uint64_t records = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 20'000'000;
   const uint64_t trips = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 200'000;
   const char* const shm = getenv("MILLRACE_SHM_DIR");
@@ -181,6 +184,7 @@ int main(int argc, char** argv) {
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return 1;
   const pid_t child = fork();
   if (child < 0) return 1;
+  if (child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);  // both poll without end when the other is gone
   if (child == 0) return run(pair[1], folder, false, records, trips);
   const int result = run(pair[0], folder, true, records, trips);
   int status = 0;
