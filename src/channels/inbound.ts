@@ -2,7 +2,7 @@ import { type AnyMillraceError, MillraceError } from '../errors.js';
 import { readDone, readSubscribed } from './bodies.js';
 import type { Clock } from './clock.js';
 import type { Codec } from './codec/codec.js';
-import { builtin } from './codecs.js';
+import { announced, builtin } from './codecs.js';
 import { Batch, type EndMark } from './frames.js';
 import { reportMismatch } from './mismatch.js';
 import type { Peer } from './peer.js';
@@ -467,7 +467,7 @@ export class Inbound {
   #agree(peer: Peer, subscription: LocalSubscription, body: SubscribedBody): Codec<unknown> | null {
     const { codec, schemaId } = subscription.wanted;
     const known = codec ?? builtin(body.codec);
-    if (known === null || known.name !== body.codec) {
+    if (known === null || announced(known.name) !== body.codec) {
       reportMismatch(
         subscription.status,
         'codec',

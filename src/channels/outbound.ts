@@ -1,6 +1,7 @@
 import type { AnyMillraceError, MillraceError } from '../errors.js';
 import type { Clock } from './clock.js';
 import type { Codec, Encoder } from './codec/codec.js';
+import { announced } from './codecs.js';
 import type { Control } from './control.js';
 import {
   type DeliveryWaiter,
@@ -105,6 +106,8 @@ export class OutChannel<T> implements DestinationHost {
   readonly maxQueueBytes: number;
   readonly maxWait: number;
   readonly encoder: Encoder<T>;
+  /** The codec as it is announced. */
+  readonly codecName: string;
   /** Last sequence that was given out. */
   sequence = 0;
   destinations: Destination[] = [];
@@ -142,6 +145,7 @@ export class OutChannel<T> implements DestinationHost {
     this.maxQueueBytes = options.maxQueueBytes;
     this.maxWait = options.maxWait;
     this.encoder = options.codec.encoder();
+    this.codecName = announced(options.codec.name);
     this.#replay = options.replay > 0 ? new ReplayStore(options.replay, options.replayBytes) : null;
     this.#limit = payloadLimit(host.transport.slotBytes);
   }
@@ -248,17 +252,17 @@ export class OutChannel<T> implements DestinationHost {
    * @returns false if codec or schema differ, of which the peer and status$ are told
    */
   subscribe(subscription: PeerSubscription): boolean {
-    const { codec, schemaId } = this.options;
+    const { schemaId } = this.options;
     const { peer } = subscription;
     if (peer.gone || this.ended === 'closed') return false;
     let refused: 'codec' | 'schema' | null = null;
-    if (subscription.codec !== null && subscription.codec !== codec.name) refused = 'codec';
+    if (subscription.codec !== null && subscription.codec !== this.codecName) refused = 'codec';
     else if (subscription.schema !== null && schemaId !== null && subscription.schema !== schemaId)
       refused = 'schema';
     this.host.announce(peer, {
       channel: this.name,
       number: this.number,
-      codec: codec.name,
+      codec: this.codecName,
       schema: schemaId,
       delivery: 'lane',
       subscription: subscription.id,
@@ -444,8 +448,13 @@ export class OutChannel<T> implements DestinationHost {
   }
 
   #sendSubscribed(destination: Destination, id: number): void {
-    const { codec, schemaId } = this.options;
-    const body: SubscribedBody = { name: this.name, codec: codec.name, schema: schemaId, delivery: 'lane' };
+    const { schemaId } = this.options;
+    const body: SubscribedBody = {
+      name: this.name,
+      codec: this.codecName,
+      schema: schemaId,
+      delivery: 'lane',
+    };
     const text = utf8.encode(JSON.stringify(body));
     const payload = new Uint8Array(16 + text.length);
     const view = new DataView(payload.buffer);

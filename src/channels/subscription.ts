@@ -1,4 +1,5 @@
 import type { Codec, Decoder } from './codec/codec.js';
+import { announced } from './codecs.js';
 import type { Overflow } from './overflow/index.js';
 import type { Peer } from './peer.js';
 import type { Status } from './status.js';
@@ -119,7 +120,7 @@ export class LocalSubscription {
       ...(channel === null ? { pattern } : { channel }),
       overflow,
       window,
-      codec: codec === null ? null : codec.name,
+      codec: codec === null ? null : announced(codec.name),
       schema: schemaId,
       replay,
       replayBytes,

@@ -176,6 +176,31 @@ describe('codec and schema are announced; a mismatch is reported naming the peer
     expect(status).toContainEqual(expect.objectContaining({ type: 'mismatch' }));
   });
 
+  test('a layout whose name is longer than a record', async () => {
+    const { world, a, b } = await two();
+    const fields = (type: 'f64' | 'u32') =>
+      struct(
+        Object.fromEntries(Array.from({ length: 900 }, (_, i) => [`a_rather_long_field_name_${i}`, type])),
+      );
+    const layout = fields('f64');
+    expect(layout.name.length).toBeGreaterThan(16_384);
+    const [got, other] = [
+      collect(b.channel('x', { codec: layout })),
+      b.channel('y', { codec: fields('u32') }),
+    ];
+    const status = collect(other.status$);
+    collect(other);
+    await world.settle();
+    const value = Object.fromEntries(
+      Array.from({ length: 900 }, (_, i) => [`a_rather_long_field_name_${i}`, i]),
+    );
+    a.channel('x', { codec: layout }).next(value);
+    a.channel('y', { codec: layout }).next(value);
+    await world.settle();
+    expect(got).toEqual([value]);
+    expect(status).toContainEqual(expect.objectContaining({ type: 'mismatch' }));
+  });
+
   test('schema', async () => {
     const { world, a, b } = await two();
     const input = b.channel('x', { schemaId: 'tick/2' });
