@@ -41,7 +41,7 @@ async function withSize(size: string, context: { skip: (why: string) => void }, 
   }
 }
 
-test.each(['64k', '256k', '1m', '2m', '3m'])('shared memory of %s', async (size, context) => {
+test.for(['64k', '256k', '1m', '2m', '3m'])('shared memory of %s', async (size, context) => {
   await withSize(size, context, async () => {
     const what = await outcome();
     expect(what).toMatchObject({ joined: false, code: 'ERR_SHM_FULL', alive: true });
