@@ -203,18 +203,29 @@ void remove_ring_file(Qp& qp, const RingUse& use) {
            ring_name(use.process->owner(), use.cq_serial, entry).c_str(), 0);
 }
 
-/** Lets go of the memory of receivers that have died (their peers are forgotten when they are next
- * named). */
+/** Whether the receiver still has this ring in its directory; only the receiver ever frees an
+ * entry. */
+bool ring_is_known(const Qp& qp, const RingUse& use) {
+  const uint64_t entry = directory_word(qp.process->slot(), qp.process->incarnation(), qp.number);
+  return use.cq->serial == use.cq_serial &&
+         use.cq->directory[use.index].load(std::memory_order_acquire) == entry;
+}
+
+/**
+ * Lets go of rings into CQs that are gone, and of the memory of receivers that have died. Peers on
+ * them are forgotten when they are next named.
+ */
 void prune(Qp& qp) {
   for (size_t i = 0; i < qp.rings.size();) {
     RingUse* use = qp.rings[i].get();
-    bool used = !use->process->dead() || use->touched;
+    const bool dead = use->process->dead();
+    bool used = use->touched || (!dead && ring_is_known(qp, *use));
     for (const auto& peer : qp.peers) used |= peer->ring == use;
     if (used) {
       ++i;
       continue;
     }
-    remove_ring_file(qp, *use);
+    if (dead) remove_ring_file(qp, *use);
     qp.rings.erase(qp.rings.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
@@ -225,7 +236,7 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
   const uint64_t serial = cq->serial;
   prune(qp);
   for (const auto& use : qp.rings) {
-    if (use->cq == cq && use->cq_serial == serial) {
+    if (use->cq == cq && ring_is_known(qp, *use)) {
       *out = use.get();
       return IBV_WC_SUCCESS;
     }

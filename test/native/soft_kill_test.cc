@@ -56,22 +56,35 @@ void receive_all(Endpoint& end, Received* got) {
   }
 }
 
-/** `count` messages of our own go through without anything being received meanwhile: so many WQEs
- * are there. */
+/**
+ * `count` messages of our own go through without anything being received meanwhile: so many WQEs
+ * are there. Tried again until the deadline, because the death of who had one may not have been
+ * noticed yet.
+ */
 bool wqes_are_there(Endpoint& end, uint32_t count, Received* got) {
-  receive_all(end, got);
-  const int before = got->of_others;
-  for (uint32_t i = 0; i < count; ++i) {
-    const uint64_t value = (uint64_t{1} << 63) | i;
-    EXPECT_EQ(end.send(end.srqn(), &value, sizeof(value), i), 0);
-  }
-  for (uint32_t i = 0; i < count; ++i) {
-    ibv_wc wc = {};
-    if (!end.poll_sent(&wc) || wc.status != IBV_WC_SUCCESS) return false;
-  }
   return eventually([&] {
     receive_all(end, got);
-    return got->of_others == before + static_cast<int>(count);
+    const int before = got->of_others;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint64_t value = (uint64_t{1} << 63) | i;
+      EXPECT_EQ(end.send(end.srqn(), &value, sizeof(value), i), 0);
+    }
+    uint32_t sent = 0;
+    const auto poll_sent = [&] {
+      ibv_wc wc = {};
+      while (ibv_poll_cq(end.send_cq.get(), 1, &wc) == 1) {
+        EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
+        ++sent;
+      }
+      return sent == count;
+    };
+    const bool there = eventually(poll_sent, 20);
+    // Whether or not: take them all back before the next try.
+    EXPECT_TRUE(eventually([&] {
+      receive_all(end, got);
+      return poll_sent() && got->of_others == before + static_cast<int>(count);
+    }));
+    return there || ::testing::Test::HasFailure();
   });
 }
 
@@ -125,7 +138,6 @@ TEST(SoftKill, InitiatorAtEveryStep) {
              got.next == kMessages;
     })) << fabric.files("p").size()
         << " " << fabric.files("r").size();
-    for (const std::string& name : fabric.files("")) printf("%s\n", name.c_str());
     EXPECT_EQ(got.next, kMessages);
   }
   EXPECT_FALSE(fabric.exists());
@@ -270,6 +282,234 @@ TEST(SoftKill, WaitersForADeadReceiverAreWoken) {
   EXPECT_EQ(ok, 2);
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(flushed, 2);
+}
+
+/** Receives without ever polling in a loop: arms and sleeps, as an event loop does. False: it slept
+ * past the deadline. */
+bool receive_asleep(Endpoint& end, const std::function<bool()>& done, Received* got) {
+  for (;;) {
+    receive_all(end, got);
+    if (done()) return true;
+    EXPECT_EQ(ibv_req_notify_cq(end.cq.get(), 0), 0);
+    receive_all(end, got);
+    if (done()) return true;
+    pollfd p = {end.channel->fd, POLLIN, 0};
+    if (poll(&p, 1, kDeadlineMs) != 1) return false;
+    ibv_cq* which = nullptr;
+    void* user = nullptr;
+    if (ibv_get_cq_event(end.channel.get(), &which, &user) == 0) ibv_ack_cq_events(which, 1);
+  }
+}
+
+// The same with an SRQ that is empty at first, so that the victim parks, and with a receiver that
+// sleeps: what the victim was told had arrived must wake it, also when the victim dies between
+// committing and waking (R8).
+TEST(SoftKill, WaitingInitiatorAtEveryStepAndASleepingReceiver) {
+  Fabric fabric;
+  {
+    Endpoint::Options options;
+    options.slots = 2;
+    Endpoint end(options);
+    fcntl(end.channel->fd, F_SETFL, O_NONBLOCK);
+    ASSERT_EQ(end.connect(end.target_qpn()), 0);
+    bool through = false;
+    uint64_t step = 1;
+    for (; !through && step < 5000; ++step) {
+      SCOPED_TRACE(step);
+      Received got;
+      // Take the WQEs away: two messages of our own that are not polled until the victim waits, or
+      // is dead.
+      for (uint64_t i = 0; i < 2; ++i) {
+        const uint64_t value = (uint64_t{1} << 63) | i;
+        ASSERT_EQ(end.send(end.srqn(), &value, sizeof(value)), 0);
+        ibv_wc wc = {};
+        ASSERT_TRUE(end.poll_sent(&wc));
+        ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      }
+      Child child("victim_waiter", {std::to_string(end.target_qpn()), std::to_string(end.srqn()),
+                                    std::to_string(step), std::to_string(SIGKILL)});
+      std::string line = child.hear();  // "waiting", or the end of it
+      uint64_t reported = 0;
+      if (line == "waiting") {
+        ASSERT_TRUE(receive_asleep(
+            end, [&] { return got.of_others == 2; }, &got));
+        for (line = child.hear(); !line.empty(); line = child.hear()) {
+          if (line == "sent") ++reported;
+          if (line == "through") through = true;
+          ASSERT_TRUE(receive_asleep(
+              end, [&] { return got.next >= reported; }, &got))
+              << got.next << " " << reported;
+        }
+      }
+      const int code = child.wait();
+      ASSERT_TRUE(code == 0 || code == 128 + SIGKILL) << code;
+      if (code != 0) through = false;
+      ASSERT_TRUE(receive_asleep(
+          end, [&] { return got.next >= reported && got.of_others == 2; }, &got));
+      ASSERT_TRUE(wqes_are_there(end, 2, &got));
+      ASSERT_TRUE(got.in_order);
+      ASSERT_FALSE(::testing::Test::HasFailure());
+    }
+    EXPECT_TRUE(through);
+    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+  }
+  EXPECT_FALSE(fabric.exists());
+}
+
+MILLRACE_CHILD(victim_waiter) {
+  const uint32_t target = static_cast<uint32_t>(std::stoul(parent.arguments[0]));
+  const uint32_t srqn = static_cast<uint32_t>(std::stoul(parent.arguments[1]));
+  soft::signal_at_step(std::stoull(parent.arguments[2]), std::stoi(parent.arguments[3]));
+  {
+    Endpoint::Options options;
+    options.receive = false;
+    Endpoint end(options);
+    fcntl(end.send_channel->fd, F_SETFL, O_NONBLOCK);
+    EXPECT_EQ(end.connect(target), 0);
+    for (uint64_t i = 0; i < kMessages; ++i) EXPECT_EQ(end.send(srqn, &i, sizeof(i), i), 0);
+    parent.say("waiting");
+    for (uint64_t i = 0; i < kMessages;) {
+      ibv_wc wc = {};
+      if (ibv_poll_cq(end.send_cq.get(), 1, &wc) == 1) {
+        EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
+        EXPECT_EQ(wc.wr_id, i);
+        ++i;
+        parent.say("sent");
+        continue;
+      }
+      EXPECT_EQ(ibv_req_notify_cq(end.send_cq.get(), 0), 0);
+      if (ibv_poll_cq(end.send_cq.get(), 0, &wc) < 0) return 1;
+      pollfd p = {end.send_channel->fd, POLLIN, 0};
+      if (poll(&p, 1, kDeadlineMs) != 1) return 2;
+      ibv_cq* which = nullptr;
+      void* user = nullptr;
+      if (ibv_get_cq_event(end.send_channel.get(), &which, &user) == 0) ibv_ack_cq_events(which, 1);
+    }
+  }
+  parent.say("through");
+  return 0;
+}
+
+/** Creates, opens and closes targets. */
+MILLRACE_CHILD(victim_holder) {
+  soft::signal_at_step(std::stoull(parent.arguments[1]), std::stoi(parent.arguments[2]));
+  {
+    Endpoint::Options options;
+    options.send = false;
+    options.slots = 1;
+    Endpoint end(options);
+    ibv_qp_open_attr attr = {};
+    attr.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    attr.qp_num = static_cast<uint32_t>(std::stoul(parent.arguments[0]));
+    attr.xrcd = end.xrcd.get();
+    attr.qp_type = IBV_QPT_XRC_RECV;
+    verbs::QpPtr opened(ibv_open_qp(end.context.get(), &attr));
+    EXPECT_TRUE(opened);
+    parent.say(std::to_string(end.target_qpn()));
+  }
+  parent.say("through");
+  return 0;
+}
+
+TEST(SoftKill, HolderOfTargetsAtEveryStep) {
+  Fabric fabric;
+  {
+    Endpoint end;
+    const auto open = [&](uint32_t number) {
+      ibv_qp_open_attr attr = {};
+      attr.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+      attr.qp_num = number;
+      attr.xrcd = end.xrcd.get();
+      attr.qp_type = IBV_QPT_XRC_RECV;
+      return verbs::QpPtr(ibv_open_qp(end.context.get(), &attr));
+    };
+    bool through = false;
+    uint64_t step = 1;
+    for (; !through && step < 5000; ++step) {
+      SCOPED_TRACE(step);
+      Child child("victim_holder", {std::to_string(end.target_qpn()), std::to_string(step),
+                                    std::to_string(SIGKILL)});
+      const std::string number = child.hear();
+      if (!number.empty()) through = child.hear() == "through";
+      const int code = child.wait();
+      ASSERT_TRUE(code == 0 || code == 128 + SIGKILL) << code;
+      if (code != 0) through = false;
+      ASSERT_TRUE(soft::clean_fabric().ok());  // reaps the dead
+      // Its own target is gone with it; ours, which it had opened, is not.
+      if (!number.empty()) {
+        EXPECT_FALSE(open(static_cast<uint32_t>(std::stoul(number))));
+      }
+      EXPECT_TRUE(open(end.target_qpn()));
+      ASSERT_FALSE(::testing::Test::HasFailure());
+    }
+    EXPECT_TRUE(through);
+    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+  }
+  EXPECT_FALSE(fabric.exists());
+}
+
+/** Receives from a process that is killed, and is killed itself while it cleans up after it. */
+MILLRACE_CHILD(victim_reaper) {
+  Endpoint::Options options;
+  options.send = false;
+  options.slots = 4;
+  Endpoint end(options);
+  parent.say(base::format("%u %u", end.target_qpn(), end.srqn()));
+  ibv_wc wc = {};
+  EXPECT_TRUE(end.poll(&wc));
+  parent.say("received");
+  parent.hear();  // the other one is dead
+  soft::signal_at_step(std::stoull(parent.arguments[0]), SIGKILL);
+  // Its QP's record goes when it is reaped; wait for that, not for a time.
+  const uint64_t deadline = base::now_ns() + uint64_t{kDeadlineMs} * 1'000'000u;
+  while (soft::steps_passed() < 8 && base::now_ns() < deadline) ibv_poll_cq(end.cq.get(), 1, &wc);
+  for (int i = 0; i < 100; ++i) ibv_poll_cq(end.cq.get(), 1, &wc);
+  parent.say("through");
+  return 0;
+}
+
+/** Sends one message, then waits to be killed. */
+MILLRACE_CHILD(doomed_sender) {
+  Endpoint end;
+  EXPECT_EQ(end.connect(static_cast<uint32_t>(std::stoul(parent.arguments[0]))), 0);
+  const uint64_t value = 0;
+  EXPECT_EQ(end.send(static_cast<uint32_t>(std::stoul(parent.arguments[1])), &value, sizeof(value)),
+            0);
+  parent.hear();
+  return 0;
+}
+
+TEST(SoftKill, ReaperAtEveryStep) {
+  Fabric fabric;
+  {
+    Endpoint::Options options;
+    options.receive = options.send = false;
+    Endpoint end(options);
+    bool through = false;
+    uint64_t step = 1;
+    for (; !through && step < 5000; ++step) {
+      SCOPED_TRACE(step);
+      Child reaper("victim_reaper", {std::to_string(step)});
+      unsigned target = 0, srqn = 0;
+      ASSERT_EQ(sscanf(reaper.hear().c_str(), "%u %u", &target, &srqn), 2);
+      Child sender("doomed_sender", {std::to_string(target), std::to_string(srqn)});
+      ASSERT_EQ(reaper.hear(), "received");
+      sender.signal(SIGKILL);
+      ASSERT_EQ(sender.wait(), 128 + SIGKILL);
+      reaper.say("dead");
+      through = reaper.hear() == "through";
+      const int code = reaper.wait();
+      ASSERT_TRUE(code == 0 || code == 128 + SIGKILL) << code;
+      if (code != 0) through = false;
+      ASSERT_TRUE(soft::clean_fabric().ok());
+      ASSERT_EQ(fabric.files("p").size(), 1u);
+      ASSERT_EQ(fabric.files("alive").size(), 1u);
+      ASSERT_EQ(fabric.files("r").size(), 1u) << "root only";
+    }
+    EXPECT_TRUE(through);
+    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+  }
+  EXPECT_FALSE(fabric.exists());
 }
 
 }  // namespace

@@ -187,6 +187,7 @@ struct Endpoint {
   std::vector<std::byte> private_memory;
   std::byte* slots = nullptr;
   std::byte* buffer = nullptr;  ///< 64 KiB to send from
+  uint32_t next_place = 0;
   std::vector<std::byte> send_memory;
   verbs::MrPtr slots_mr;
   verbs::MrPtr send_mr;
