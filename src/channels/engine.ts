@@ -71,6 +71,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   #gapTimer: Scheduled | null = null;
   #later = new Set<Destination>();
   readonly #awaiting = new Set<Peer>();
+  readonly #turnCalls = new Set<() => void>();
   readonly #early = new Map<number, { batch: Batch; start: number; end: number }[]>();
   /** Destinations that hold something back. */
   #queueing = 0;
@@ -243,6 +244,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     }
     for (const channel of this.#wantArena) if (channel.arenaTurn()) this.#wantArena.delete(channel);
     this.#updateHold();
+    for (const call of [...this.#turnCalls]) call();
   }
 
   /** Whether something waits that only polling moves on: credits, completions, room in the arena. */
@@ -527,10 +529,24 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
 
   // ---- the end -------------------------------------------------------------------------------------------------------
 
+  /** Whether what was handed to the transport is still here, after the last reports to publishers are with it, too. */
+  lastFlush(): boolean {
+    if (this.closed) return false;
+    this.inbound.lastReport();
+    this.transport.flush();
+    return this.transport.unsent && !this.transport.closed;
+  }
+
+  /** Calls at the end of each turn. */
+  onTurn(call: () => void): () => void {
+    this.#turnCalls.add(call);
+    return () => this.#turnCalls.delete(call);
+  }
+
   /** Lets go of everything but the cluster. What is unsent is lost; drain() before, if it matters. Idempotent. */
   close(): void {
     if (this.closed) return;
-    this.transport.flush();
+    this.lastFlush();
     this.#settleRows();
     this.closed = true;
     this.#wantArena.clear();

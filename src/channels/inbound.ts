@@ -148,13 +148,28 @@ export class Inbound {
       const bytes = origin.consumed;
       const delivered = origin.delivered;
       const due = (bytes - origin.reported) * 2 >= origin.window;
-      const owed = origin.owes >= 0 && (origin.asked || delivered > origin.reportedSequence);
+      // Asked for a report: at once, and once more when all that preceded the question is delivered.
+      const owed = origin.asked || (origin.owes >= 0 && delivered >= origin.owes);
       if (!due && !owed) continue;
       origin.asked = false;
       origin.reported = bytes;
       origin.reportedSequence = delivered;
       if (delivered >= origin.owes) origin.owes = -1;
       this.host.report(origin, delivered, bytes);
+    }
+  }
+
+  /** Before this member leaves: publishers learn what was taken to the last, so that their drain() is right. */
+  lastReport(): void {
+    for (const byNumber of this.#origins.values()) {
+      for (const origin of byNumber.values()) {
+        const { consumed, delivered } = origin;
+        if (origin.closed || (consumed === origin.reported && delivered === origin.reportedSequence))
+          continue;
+        origin.reported = consumed;
+        origin.reportedSequence = delivered;
+        this.host.report(origin, delivered, consumed);
+      }
     }
   }
 

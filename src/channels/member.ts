@@ -18,9 +18,12 @@ import {
 import { Pattern } from './pattern.js';
 import { type MemberReport, reportMember } from './report.js';
 import type { InferInput, InferOutput } from './schema.js';
-import { whenDelivered } from './settle.js';
+import { until, whenDelivered } from './settle.js';
 import { checkNames } from './suggest.js';
 import type { DrainReport, Publisher, StatusEvent } from './types.js';
+
+/** leave() waits for so long at most for credits of what was sent. */
+const LAST_FLUSH_MS = 250;
 
 /** Names that a contract allows; none without a contract. */
 export type ContractName<C> = [C] extends [undefined] ? never : keyof C & string;
@@ -223,6 +226,17 @@ export class Member<C = undefined> implements AsyncDisposable {
 
   async #leave(): Promise<void> {
     this.#forgetExit();
+    // What is with the transport and waits for a credit, the last reports included, gets a moment; a stopped peer no more.
+    if (this.#failure === null && this.#engine.lastFlush()) {
+      await until(
+        this.#engine,
+        'leave()',
+        { timeout: LAST_FLUSH_MS, signal: undefined },
+        (sign) => this.#engine.onTurn(sign),
+        () => (this.#engine.transport.unsent ? null : { value: undefined }),
+        () => '',
+      ).catch(() => {});
+    }
     this.#engine.close();
     const error = this.#failure ?? undefined;
     for (const one of [...this.#channels.values(), ...this.#patterns.values()]) one.end(error);

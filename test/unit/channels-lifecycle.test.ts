@@ -88,8 +88,12 @@ describe('the Observable completes on close() and leave(), and errors only on a 
     ];
     while (y.offer(new Uint8Array(1000)));
     pending.push(outcome<unknown>(y.whenWritable()));
-    await a.leave();
-    await world.settle();
+    // What waits for a credit gets a moment, no more.
+    const left = outcome(a.leave());
+    await world.advance(249);
+    expect([left.done, a.closed]).toEqual([false, true]);
+    await world.advance(1);
+    expect(left.done).toBe(true);
     expect(streams.map((one) => one.ended)).toEqual(['complete', 'complete', 'complete']);
     expect(
       pending.map((one) => one.error?.code ?? (one.value as { complete?: boolean } | undefined)?.complete),

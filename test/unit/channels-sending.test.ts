@@ -374,6 +374,25 @@ describe('flush(), drain(timeout = 5 s) wait until delivered', () => {
     });
   });
 
+  test('a subscriber that takes the last message and leaves at once: that is delivered', async () => {
+    const world = new World();
+    const [a, b] = [await world.join(), await world.join()];
+    const values = b.channel<number>('x').values();
+    await world.settle();
+    const out = a.channel<number>('x');
+    for (const n of numbers(1, 3)) out.next(n);
+    const flushed = outcome(out.flush());
+    const gone = outcome(
+      (async () => {
+        for (const n of numbers(1, 2)) expect(await values.next()).toEqual({ done: false, value: n });
+        await b.leave();
+      })(),
+    );
+    await world.settle();
+    expect(gone.done).toBe(true);
+    expect(flushed.value).toMatchObject({ undelivered: [{ from: 3, to: 3, reason: 'left' }] });
+  });
+
   test('a slow for-await loop: delivered is what the loop took', async () => {
     const world = new World();
     const [a, b] = [await world.join(), await world.join()];
