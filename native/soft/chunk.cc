@@ -18,6 +18,7 @@ base::Result<Chunks> Chunks::create(int folder, const std::string& path, uint32_
   chunks.incarnation_ = incarnation;
   base::Status status = chunks.add(kChunkBytes);
   if (!status.ok()) return status;
+  chunks.process_ = reinterpret_cast<ProcessShared*>(chunks.maps_[0].data());
   chunks.used_[0] = align_up(sizeof(ProcessShared), kUnit);
   static_assert(sizeof(ProcessShared) < kChunkBytes * 3 / 4, "chunk 0 must have room for objects");
   return chunks;

@@ -44,7 +44,9 @@ class Chunks {
   std::byte* base(uint32_t chunk) const {
     return chunk < maps_.size() ? maps_[chunk].data() : nullptr;
   }
-  ProcessShared& process() const { return *reinterpret_cast<ProcessShared*>(maps_[0].data()); }
+  /** Read by every thread without a lock, while another one may add a chunk: so not by way of
+   * `maps_`. */
+  ProcessShared& process() const { return *process_; }
   /** Bytes of all chunk files. */
   size_t bytes() const;
   void* resolve(const Ref& ref) const;
@@ -56,6 +58,7 @@ class Chunks {
   std::string path_;
   uint32_t slot_ = 0;
   uint32_t incarnation_ = 0;
+  ProcessShared* process_ = nullptr;  ///< start of chunk 0, which never moves
   std::vector<base::Mapping> maps_;
   std::vector<size_t> used_;
   std::map<std::pair<BlockKind, uint32_t>, std::vector<Ref>> free_;

@@ -145,10 +145,18 @@ RingView* Cq::visit(uint32_t index) {
   } else {
     // A claim for a CQ that had this memory before us, or a damaged ring: nothing in it is ours.
     if (fd.valid()) bad_entries.fetch_add(1, std::memory_order_relaxed);
+    // Without a file and with a living owner: it is being undone by its claimer (R22).
+    if (!fd.valid() && !root.is_dead(directory_slot(entry), directory_incarnation(entry)))
+      return nullptr;
     unlinkat(root.folder(), name.c_str(), 0);
-    shared->directory[index].store(0, std::memory_order_release);
+    uint64_t mistaken =
+        entry;  // by CAS: its claimer may have undone it, and another be there by now
+    shared->directory[index].compare_exchange_strong(mistaken, 0);
     return nullptr;
   }
+  // A claim that was undone meanwhile: the file that we opened belongs to another entry of the same
+  // QP (R22).
+  if (shared->directory[index].load() != entry) return nullptr;
   step("ring visited");
   rings[index] = std::move(view);
   return rings[index].get();
@@ -232,6 +240,8 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
   if (view->head != tail) {
     cq.shared->ready[index / 64].fetch_or(uint64_t{1}
                                           << (index % 64));  // left non-empty: set again (R9)
+    // Another thread may have armed and looked while the bit was clear (R29).
+    cq.notify_own(true);
   } else if (ended) {
     cq.forget(index);
   }
@@ -342,7 +352,7 @@ ibv_cq* create_cq(ibv_context* context_handle, int cqe, void* cq_context, ibv_co
     // The directory of recycled memory stays as it is: late claims of stopped peers are found and
     // freed by visits.
     cq->shared->owner = process.owner();
-    cq->shared->serial = cq->serial;
+    cq->shared->serial.store(cq->serial);
     cq->shared->channel = cq->channel != nullptr ? cq->channel->number : kNoChannel;
     cq->shared->armed.store(0);
   }
@@ -389,6 +399,9 @@ int destroy_cq(ibv_cq* handle) {
       std::erase(cq->channel->cqs, cq);
       --cq->ex.channel->refcnt;
     }
+    // First of all: whoever claims an entry from here on finds that the CQ has gone, and undoes it
+    // (R22).
+    cq->shared->serial.store(0);
     cq->shared->armed.store(0);
     std::lock_guard guard(cq->lock);
     for (uint32_t i = 0; i < kRingsPerCq; ++i) {

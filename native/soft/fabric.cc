@@ -82,14 +82,18 @@ base::Result<base::Fd> open_folder(const std::string& path) {
 }
 
 base::Status make_folder(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+  const bool made = mkdir(path.c_str(), 0700) == 0;
+  if (!made && errno != EEXIST) {
     const int error = errno;
     std::string detail = path + ": " + strerror(error);
     if (error == ENOENT) detail += " (MILLRACE_SHM_DIR must name an existing folder)";
     return base::Status::error(error, "make fabric folder", detail);
   }
   base::Result<base::Fd> fd = open_folder(path);
-  if (!fd.ok()) return fd.status();
+  if (!fd.ok()) {
+    if (made) rmdir(path.c_str());
+    return fd.status();
+  }
   return check_folder(fd.value().get(), path);
 }
 
@@ -140,7 +144,10 @@ base::Result<FabricPath> FabricPath::from_environment() {
 base::Status make_folders(const FabricPath& path) {
   base::Status status = make_folder(path.parent);
   if (!status.ok()) return status;
-  return make_folder(path.folder);
+  status = make_folder(path.folder);
+  if (!status.ok())
+    rmdir(path.parent.c_str());  // ours, as was just checked; others' fabrics keep it
+  return status;
 }
 
 base::Result<FolderLock> FolderLock::take(const FabricPath& path, int wait_ms) {
@@ -215,7 +222,10 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
     if (!made.ok()) return made.status();
     step("root reserved");
     base::Result<base::Mapping> map = base::map_shared(made.value().get(), bytes);
-    if (!map.ok()) return map.status();
+    if (!map.ok()) {
+      unlinkat(folder, kRootBuilding, 0);
+      return map.status();
+    }
     RootHeader& h = *reinterpret_cast<RootHeader*>(map.value().data());
     h.magic = kRootMagic;
     h.major = kLayoutMajor;

@@ -233,7 +233,8 @@ void prune(Qp& qp) {
 /** Makes this QP's ring into a CQ and claims a directory entry for it. Needs the registry mutex. */
 ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, CqShared* cq,
                          uint32_t srq_wr, RingUse** out, int* error, bool* full) {
-  const uint64_t serial = cq->serial;
+  const uint64_t serial = cq->serial.load();
+  if (serial == 0) return IBV_WC_REM_INV_REQ_ERR;
   prune(qp);
   for (const auto& use : qp.rings) {
     if (use->cq == cq && ring_is_known(qp, *use)) {
@@ -304,6 +305,13 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
     return IBV_WC_SUCCESS;
   }
   step("ring claimed");
+  if (cq->serial.load() != serial) {
+    // Destroyed, and perhaps made again, since we looked: this claim is nobody's (R22).
+    uint64_t mine = entry;
+    cq->directory[index].compare_exchange_strong(mine, 0);
+    unlinkat(root.folder(), name.c_str(), 0);
+    return IBV_WC_REM_INV_REQ_ERR;
+  }
   ring.claimed.store(
       1, std::memory_order_release);  // pairs with a reaper's look; before the first WQE is taken
   uint32_t high = cq->high.load();
@@ -731,7 +739,12 @@ Outcome run(Qp& qp, const ibv_send_wr& wr) {
   uint64_t seen = 0;
   if (!has_room(qp, *peer->ring, &seen)) return rnr(qp, WaitFor::kRing, peer, seen);
   const uint32_t index = take(qp, *peer, &seen);
-  if (index == peer->max_wr) return rnr(qp, WaitFor::kWqe, peer, seen);
+  if (index == peer->max_wr) {
+    // Parked, and looked again: an SRQ that went before that has woken us already, and nobody will
+    // do so again (R25).
+    if (!peer_is_live(*peer)) return Outcome::failed(IBV_WC_REM_INV_REQ_ERR);
+    return rnr(qp, WaitFor::kWqe, peer, seen);
+  }
 
   ScatterResult copied;
   if (op.remote_write) {

@@ -293,7 +293,8 @@ static_assert(kProcesses <= 256);
 /** The part of a CQ that initiators see. Lives in its owner's chunk. */
 struct CqShared {
   uint64_t owner;
-  uint64_t serial;  ///< number of the CQ in its process, never used again: part of the rings' names
+  Word serial;  ///< number of the CQ in its process, never used again: part of the rings' names; 0:
+                ///< destroyed (R22)
   uint32_t channel;  ///< wake FIFO of the owner, or kNoChannel
   uint32_t reserved;
   uint64_t reserved2[5];

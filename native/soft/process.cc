@@ -124,6 +124,13 @@ base::Status Process::join() {
   struct stat ns;
   pid_namespace_ = stat("/proc/self/ns/pid", &ns) == 0 ? static_cast<uint64_t>(ns.st_ino) : 0;
 
+  // However joining fails, an empty folder must not stay. Others' are not empty, or they make
+  // theirs again.
+  const auto failed = [this](base::Status status) {
+    rmdir(path_.folder.c_str());
+    rmdir(path_.parent.c_str());
+    return status;
+  };
   // The last leaver may remove the folder between our making it and our locking it; then we make it
   // again.
   for (int attempt = 0;; ++attempt) {
@@ -135,25 +142,36 @@ base::Status Process::join() {
     base::Result<FolderLock> lock = FolderLock::take(path_);
     if (!lock.ok()) {
       if (lock.status().code == ENOENT && attempt < 100) continue;
-      return lock.status();
+      return failed(lock.status());
     }
     base::Result<std::unique_ptr<Root>> root = Root::open(lock.value().folder(), path_, true);
     if (!root.ok()) {
-      // A full filesystem must not leave an empty folder behind.
-      rmdir(path_.folder.c_str());
-      rmdir(path_.parent.c_str());
-      return root.status();
+      remove_if_unused(lock.value().folder());
+      return failed(root.status());
     }
     root_ = root.take();
     reap_all(*root_);
     status = claim_slot();
     if (!status.ok()) {
+      // Descriptors first: it may be they that ran out, and removing needs some. And our own lock
+      // must not count.
       presence_map_.reset();
-      presence_.reset();  // our own lock must not count
+      presence_.reset();
+      alive_.reset();
+      suspect_timer_.reset();
       if (!anybody_present(*root_)) remove_fabric(path_, lock.value().folder());
     }
     return status;
   }
+}
+
+void Process::remove_if_unused(int folder) {
+  // Our own attempt at a root may be the only thing in there (descriptors ran out between making
+  // and opening it).
+  presence_epoll_.reset();
+  suspect_timer_.reset();
+  base::Result<std::unique_ptr<Root>> root = Root::open(folder, path_, false);
+  if (root.ok() && !anybody_present(*root.value())) remove_fabric(path_, folder);
 }
 
 base::Status Process::claim_slot() {

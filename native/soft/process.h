@@ -109,6 +109,7 @@ class Process {
   Process() = default;
   base::Status join();
   base::Status claim_slot();
+  void remove_if_unused(int folder);
   void leave(bool at_exit);
   void handle_death(const std::shared_ptr<PeerProcess>& peer);
   void arm_suspect_timer(bool on);

@@ -123,31 +123,31 @@ bool is_held(QpRecord& record) {
 
 void closing_step(Root& root, QpRecord& record, uint32_t dead) {
   std::lock_guard closing_lock(root.closing());
+  const uint32_t me = root.incarnation();
   for (;;) {
     uint64_t word = record.word.load();
     const uint32_t number = record_number(word);
-    const uint64_t closing =
-        record_word(number, Life::kClosing, record_state(word), root.incarnation());
+    const uint32_t state = record_state(word);
     if (record_life(word) == Life::kLive) {
       if (record_incarnation(word) != 0) return;  // not a target: it goes with its process
       if (is_held(record)) return;
-    } else if (record_life(word) != Life::kClosing || dead == 0 ||
-               record_incarnation(word) != dead) {
+      record.word.compare_exchange_strong(word, record_word(number, Life::kClosing, state, me));
+      step("closing");
+    } else if (record_life(word) != Life::kClosing) {
+      return;
+    } else if (record_incarnation(word) != me) {
+      if (dead == 0 || record_incarnation(word) != dead) return;  // somebody else's, who lives
+      record.word.compare_exchange_strong(word, record_word(number, Life::kClosing, state, me));
+    } else if (is_held(record)) {
+      // Put back, and look again: the hold that we saw may have been a mistaken opener's, who is
+      // gone by now.
+      record.word.compare_exchange_strong(word, record_word(number, Life::kLive, state, 0));
+    } else if (record.word.compare_exchange_strong(word, record_word(number, Life::kFree, 0, 0))) {
+      // An opener writes its hold, then reads the word; we wrote CLOSING, then read the holds (all
+      // seq_cst): one of us has seen the other.
       return;
     }
-    if (!record.word.compare_exchange_strong(word, closing)) continue;
-    step("closing");
-    // An opener writes its hold, then reads the word; we wrote the word, now read the holds (all
-    // seq_cst): one of us sees the other.
-    word = closing;
-    if (!is_held(record)) {
-      record.word.compare_exchange_strong(word, record_word(number, Life::kFree, 0, 0));
-      return;  // on failure an opener has helped it back to LIVE
-    }
-    // Put back, and look again: the hold that we saw may have been a mistaken opener's, who is gone
-    // by now.
-    record.word.compare_exchange_strong(word,
-                                        record_word(number, Life::kLive, record_state(word), 0));
+    // Whatever changed meanwhile (an opener's help, a holder's new state), look again.
   }
 }
 
@@ -235,8 +235,10 @@ uint32_t reap_all(Root& root, uint64_t* bytes) {
 
 bool anybody_present(Root& root, int except) {
   for (uint32_t slot = 0; slot < root.processes(); ++slot) {
-    if (static_cast<int>(slot) == except || !root.slot_locked(slot)) continue;
-    if (static_cast<ProcessState>(root.process(slot).state.load() >> 32) != ProcessState::kReaping)
+    // Joiners turn LIVE under the folder's lock, which we hold: a locked slot that is not LIVE is
+    // somebody who is on the way out (its lock goes last) or who failed to join.
+    const ProcessState state = static_cast<ProcessState>(root.process(slot).state.load() >> 32);
+    if (static_cast<int>(slot) != except && state == ProcessState::kLive && root.slot_locked(slot))
       return true;
   }
   return false;

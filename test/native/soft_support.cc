@@ -55,6 +55,19 @@ std::vector<std::string> Fabric::files(const std::string& prefix) const {
   return names;
 }
 
+void Fabric::remove_domain_files() const {
+  const std::string prefix = name_ + ".domain";
+  DIR* stream = opendir(shm_base().c_str());
+  if (stream == nullptr) return;
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(stream)) {
+    const std::string name = entry->d_name;
+    if (name.compare(0, prefix.size(), prefix) == 0) names.push_back(name);
+  }
+  closedir(stream);
+  for (const std::string& name : names) unlink((shm_base() + "/" + name).c_str());
+}
+
 Child::Child(const std::string& name, const std::vector<std::string>& arguments) {
   int pair[2];
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
@@ -117,8 +130,11 @@ void Parent::say(const std::string& line) { write_line(kChildFd, line); }
 std::string Parent::hear() { return read_line(kChildFd, &parent_buffer, kDeadlineMs); }
 
 SharedMemory::SharedMemory(size_t bytes) {
-  path_ = base::format("%s/millrace-test.%d.%llx", shm_base().c_str(), static_cast<int>(getpid()),
-                       static_cast<unsigned long long>(base::now_ns()));
+  // Named after the test's domain file: a child that is killed does not remove its own, the Fabric
+  // does.
+  const char* domain = getenv("MILLRACE_TEST_DOMAIN");
+  path_ = base::format("%s.%d.%llx", domain != nullptr ? domain : (shm_base() + "/test").c_str(),
+                       static_cast<int>(getpid()), static_cast<unsigned long long>(base::now_ns()));
   base::Result<base::Fd> fd = base::create_reserved(AT_FDCWD, path_, bytes);
   EXPECT_TRUE(fd.ok()) << fd.status().detail;
   if (!fd.ok()) return;

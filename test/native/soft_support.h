@@ -67,7 +67,7 @@ class Fabric {
     setenv("MILLRACE_TEST_DOMAIN", domain_.c_str(), 1);
   }
   ~Fabric() {
-    unlink(domain_.c_str());
+    remove_domain_files();
     unsetenv("MILLRACE_FABRIC");
   }
   std::string folder() const {
@@ -79,6 +79,9 @@ class Fabric {
   std::vector<std::string> files(const std::string& prefix = "") const;
 
  private:
+  /** The domain file, and the memory files that members made (also of those that were killed). */
+  void remove_domain_files() const;
+
   std::string name_, domain_;
 };
 
