@@ -183,7 +183,8 @@ export const CODES = define({
     scope: 'operation',
     retryable: false,
     title: 'A peer sent something that is not valid',
-    cause: 'A record or a control message of that peer failed its checks; the message says which. Only that peer is concerned.',
+    cause:
+      'A record or a control message of that peer failed its checks; the message says which. Only that peer is concerned.',
     remedy: 'Run the same version of the library in all members; report it if they are.',
   },
 
@@ -310,28 +311,33 @@ export const CODES = define({
     scope: 'member',
     retryable: false,
     title: 'The registry folder failed',
-    cause: 'A system call on the registry folder or on the control socket failed as the message says, or somebody removed what is in use.',
+    cause:
+      'A system call on the registry folder or on the control socket failed as the message says, or somebody removed what is in use.',
     remedy: 'Follow the message; let nothing but this library change the folder.',
   },
   ERR_OUT_OF_FILES: {
     scope: 'member',
     retryable: true,
     title: 'No file descriptor is left',
-    cause: 'A system call failed with EMFILE (the limit of the process) or ENFILE (of the system); the message states the limit.',
-    remedy: 'Raise it with ulimit -n, or close files. A member takes one connection for each other member of its domain.',
+    cause:
+      'A system call failed with EMFILE (the limit of the process) or ENFILE (of the system); the message states the limit.',
+    remedy:
+      'Raise it with ulimit -n, or close files. A member takes one connection for each other member of its domain.',
   },
   ERR_SOCKET_PATH: {
     scope: 'member',
     retryable: false,
     title: "The control socket's path is too long",
-    cause: "A Unix socket's address holds 107 bytes, and /proc, through which it could be shortened, is not mounted.",
+    cause:
+      "A Unix socket's address holds 107 bytes, and /proc, through which it could be shortened, is not mounted.",
     remedy: 'Set MILLRACE_SHM_DIR to a folder with a shorter path, or use a shorter domain name.',
   },
   ERR_LAYOUT_VERSION: {
     scope: 'operation',
     retryable: false,
     title: 'Another version is in use beside this one',
-    cause: 'Members of the same domain run a version of this library with another layout of shared memory; both work, but not with each other.',
+    cause:
+      'Members of the same domain run a version of this library with another layout of shared memory; both work, but not with each other.',
     remedy: 'Use one version in all programs of a domain.',
   },
   ERR_PROTOCOL_VERSION: {
@@ -345,14 +351,16 @@ export const CODES = define({
     scope: 'operation',
     retryable: true,
     title: 'A peer cannot be connected to',
-    cause: 'It, or this member, refused the connection for the reason in the message; other peers are not affected.',
+    cause:
+      'It, or this member, refused the connection for the reason in the message; other peers are not affected.',
     remedy: 'Follow the message. Where the reason can go away by itself, the connection is tried again.',
   },
   ERR_CONTROL_MALFORMED: {
     scope: 'operation',
     retryable: true,
     title: 'A peer sent a malformed control message',
-    cause: 'The bytes on the control connection of the named peer are not a message; the connection was dropped and is made anew.',
+    cause:
+      'The bytes on the control connection of the named peer are not a message; the connection was dropped and is made anew.',
     remedy: 'Look for another program writing to the socket; otherwise report it with the message.',
   },
   ERR_CONTROL_TOO_LARGE: {
@@ -366,7 +374,8 @@ export const CODES = define({
     scope: 'operation',
     retryable: true,
     title: 'A peer does not read its control messages',
-    cause: 'More unread control messages than the stated limit wait for it; most likely it is stopped, or busy in a loop that never yields.',
+    cause:
+      'More unread control messages than the stated limit wait for it; most likely it is stopped, or busy in a loop that never yields.',
     remedy: 'It was disconnected, and is connected again, as a newcomer, when it reads.',
   },
 

@@ -1,5 +1,5 @@
 import { MillraceError } from '../errors.js';
-import type { Native } from '../native/binding.js';
+import { FAULT, LANE_STATE, type Native } from '../native/binding.js';
 import type { Clock, Scheduled } from './clock.js';
 import { Control } from './control.js';
 import type { Destination } from './destination.js';
@@ -410,10 +410,10 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     if (peer !== undefined) peer.faults++;
     this.status.emit({ type: 'fault', ...(peer === undefined ? {} : { peer: peer.identity }), error });
     // Nothing more is sent to it, so nobody may go on waiting for it. What it sends still comes.
-    if (peer !== undefined && reason === REFUSED_PEER) this.#giveUp(peer, 'refused');
+    if (peer !== undefined && reason === FAULT.REFUSED) this.#giveUp(peer, 'refused');
   }
   lane(lane: number, state: number): void {
-    this.status.emit({ type: 'lane', lane, state: (['up', 'down', 'rearmed'] as const)[state] ?? 'down' });
+    this.status.emit({ type: 'lane', lane, state: LANE_STATES[state] ?? 'down' });
   }
   tunnel(index: number, bytes: Uint8Array): void {
     this.#cluster.tunnel(index, bytes);
@@ -565,16 +565,19 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   }
 }
 
-/** The reason in a PEER_FAULT row that ends sending to a peer. */
-const REFUSED_PEER = 6;
-
-/** Reasons in a PEER_FAULT row; native/transport/member.h has the same numbers. */
+/** What the reasons in a PEER_FAULT row mean. */
 const FAULT_REASONS: Readonly<Record<number, string>> = {
-  1: 'a frame whose header is not valid',
-  2: 'a frame whose records do not add up; its records were dropped',
-  3: 'a frame out of order; it was dropped',
-  4: 'a row of ours that is not valid; it was dropped',
-  5: 'a record is larger than its slots; it was dropped',
-  6: 'its inbox failed again and again; nothing more is sent to it',
-  7: 'a tunnel message that is not valid',
+  [FAULT.HEADER]: 'a frame whose header is not valid',
+  [FAULT.RECORDS]: 'a frame whose records do not add up; its records were dropped',
+  [FAULT.ORDER]: 'a frame out of order; it was dropped',
+  [FAULT.ROW]: 'a row of ours that is not valid; it was dropped',
+  [FAULT.TOO_LARGE]: 'a record is larger than its slots; it was dropped',
+  [FAULT.REFUSED]: 'its inbox failed again and again; nothing more is sent to it',
+  [FAULT.TUNNEL]: 'a tunnel message that is not valid',
+};
+
+const LANE_STATES: Readonly<Record<number, 'up' | 'down' | 'rearmed'>> = {
+  [LANE_STATE.UP]: 'up',
+  [LANE_STATE.DOWN]: 'down',
+  [LANE_STATE.REARMED]: 'rearmed',
 };

@@ -21,11 +21,6 @@ import { FRAME_BYTES, sizeAt } from './wire.js';
 
 const BATCH_BYTES = 64 * 1024;
 const FRAMES_A_POLL = 64;
-/**
- * `counters[ARENA_RELEASE]`, the one that JavaScript writes: the position below which nothing is needed once a flush is
- * done.
- */
-const ARENA_RELEASE = 17;
 
 /** Who is told what polling finds besides frames. */
 export interface TransportEvents {
@@ -127,7 +122,7 @@ export class Transport {
     if (this.closed) return false;
     if (this.#selfRuns.length > 0) this.#loopBack();
     // In the middle of a record for several peers the record is still needed: `release` stops before it.
-    this.counters[ARENA_RELEASE] = this.arena.release;
+    this.counters[COUNTER.ARENA_RELEASE] = this.arena.release;
     const rows = this.rows;
     this.rows = 0;
     this.epoch++;

@@ -64,7 +64,9 @@ describe('process.exit(), an uncaught exception and a crash in the middle of tra
     ['throw', {}, { code: 1, signal: null }],
     ['crash', {}, { code: null, signal: 'SIGABRT' }],
   ])('%s', async (how, options, end) => {
-    const [pub, victim, other] = await Promise.all(['pub', 'victim', 'other'].map((name) => PubSub.start(place, name)));
+    const [pub, victim, other] = await Promise.all(
+      ['pub', 'victim', 'other'].map((name) => PubSub.start(place, name)),
+    );
     for (const sub of [victim!, other!]) sub.tell('subscribe', { channel: 'x' });
     await pub!.ask('ready', { channel: 'x', subscribers: 2 }, 'ready');
     pub!.tell('publish', { channel: 'x', count: 100_000, pace: 16 });
@@ -74,7 +76,10 @@ describe('process.exit(), an uncaught exception and a crash in the middle of tra
     await pub!.until('published', () => pub!.of('published').length === 1);
     expect(await pub!.drain()).toMatchObject({ complete: true });
     expect(await other!.heard()).toMatchObject({ 'x pub': whole(100_000) });
-    await pub!.until('victim gone', () => pub!.status('peer-lost').length + pub!.status('peer-left').length === 1);
+    await pub!.until(
+      'victim gone',
+      () => pub!.status('peer-lost').length + pub!.status('peer-left').length === 1,
+    );
     for (const one of [pub!, other!]) await one.leave();
     expect(place.content).toEqual([]);
   });
@@ -82,7 +87,9 @@ describe('process.exit(), an uncaught exception and a crash in the middle of tra
 
 describe('SIGKILL and its SIGSTOP twin', () => {
   test('a subscriber is killed: the publisher and the others go on undisturbed and say so', async () => {
-    const [pub, victim, other] = await Promise.all(['pub', 'victim', 'other'].map((name) => PubSub.start(place, name)));
+    const [pub, victim, other] = await Promise.all(
+      ['pub', 'victim', 'other'].map((name) => PubSub.start(place, name)),
+    );
     for (const sub of [victim!, other!]) sub.tell('subscribe', { channel: 'x' });
     await pub!.ask('ready', { channel: 'x', subscribers: 2 }, 'ready');
     pub!.tell('publish', { channel: 'x', count: 200_000 });
@@ -93,7 +100,11 @@ describe('SIGKILL and its SIGSTOP twin', () => {
     expect(await other!.heard()).toMatchObject({ 'x pub': whole(200_000) });
     await pub!.until('peer-lost', () => pub!.status('peer-lost').length === 1);
     expect(pub!.status('subscriber-left')).toHaveLength(1);
-    expect(await pub!.ask('resources', {}, 'resources')).toMatchObject({ peers: 1, backlogBytes: 0, queuedBytes: 0 });
+    expect(await pub!.ask('resources', {}, 'resources')).toMatchObject({
+      peers: 1,
+      backlogBytes: 0,
+      queuedBytes: 0,
+    });
     for (const one of [pub!, other!]) await one.leave();
     expect(place.content).toEqual([]);
   });
@@ -108,14 +119,23 @@ describe('SIGKILL and its SIGSTOP twin', () => {
     victim!.running.kill('SIGKILL');
     await sub!.until('left', () => sub!.of('left').length === 1);
     const heard = (await sub!.heard())['x victim']!;
-    expect(heard).toMatchObject({ first: 1, last: heard.count, missing: 0, disorder: 0, broken: 0, left: 'died' });
+    expect(heard).toMatchObject({
+      first: 1,
+      last: heard.count,
+      missing: 0,
+      disorder: 0,
+      broken: 0,
+      left: 'died',
+    });
     expect(sub!.of('left')[0]).toMatchObject({ reason: 'died', sequence: heard.last });
     await sub!.leave();
     expect(place.content).toEqual([]);
   });
 
   test('a `wait` subscriber is stopped and goes on: nothing is lost; a dropping one has gaps; the others are not held up', async () => {
-    const [pub, waiting, dropping, other] = await Promise.all(['pub', 'waiting', 'dropping', 'other'].map((name) => PubSub.start(place, name)));
+    const [pub, waiting, dropping, other] = await Promise.all(
+      ['pub', 'waiting', 'dropping', 'other'].map((name) => PubSub.start(place, name)),
+    );
     const small = { windowBytes: 65_536 };
     waiting!.tell('subscribe', { channel: 'x', options: small });
     dropping!.tell('subscribe', { channel: 'x', options: { ...small, overflow: 'drop-oldest' } });
@@ -124,9 +144,14 @@ describe('SIGKILL and its SIGSTOP twin', () => {
     await pub!.ask('ready', { channel: 'y' }, 'ready');
     for (const one of [waiting!, dropping!]) one.running.kill('SIGSTOP');
     pub!.tell('publish', { channel: 'x', options: { maxQueueBytes: 65_536 }, count: 20_000, size: 100 });
-    expect(await pub!.publish({ channel: 'y', count: 20_000 })).toMatchObject({ channel: 'y', published: 20_000 });
+    expect(await pub!.publish({ channel: 'y', count: 20_000 })).toMatchObject({
+      channel: 'y',
+      published: 20_000,
+    });
     const { undelivered } = await pub!.drain(1000);
-    expect(undelivered.map((one: { channel: string; reason: string }) => `${one.channel} ${one.reason}`)).toEqual(['x timeout', 'x timeout']);
+    expect(
+      undelivered.map((one: { channel: string; reason: string }) => `${one.channel} ${one.reason}`),
+    ).toEqual(['x timeout', 'x timeout']);
     expect(await other!.heard()).toMatchObject({ 'y pub': whole(20_000) });
     expect(pub!.of('published').filter((line) => line.channel === 'x')).toEqual([]);
     for (const one of [waiting!, dropping!]) one.running.kill('SIGCONT');

@@ -13,7 +13,8 @@ afterEach(async () => {
 
 async function leaveAll(...members: PubSub[]): Promise<void> {
   for (const one of members) await one.leave();
-  for (const one of members) expect([one.name, one.running.err, one.running.end]).toEqual([one.name, '', { code: 0, signal: null }]);
+  for (const one of members)
+    expect([one.name, one.running.err, one.running.end]).toEqual([one.name, '', { code: 0, signal: null }]);
   expect(place.content).toEqual([]);
 }
 
@@ -26,15 +27,23 @@ describe('one publisher, three subscribers, one of them by pattern', () => {
     ['bytes', 16_000],
   ])('%s, payloads of %i bytes', async (codec, size) => {
     const count = size > 1000 ? 3000 : 50_000;
-    const [pub, ...subs] = await Promise.all(['pub', 'one', 'two', 'three'].map((name) => PubSub.start(place, name)));
+    const [pub, ...subs] = await Promise.all(
+      ['pub', 'one', 'two', 'three'].map((name) => PubSub.start(place, name)),
+    );
     subs[0]!.tell('subscribe', { channel: 'data.x', options: { codec }, size });
     subs[1]!.tell('subscribe', { channel: 'data.x', options: { codec }, size });
-    subs[2]!.tell('subscribe', { pattern: 'data.*', options: codec === 'struct' ? { codec } : {}, codec, size });
+    subs[2]!.tell('subscribe', {
+      pattern: 'data.*',
+      options: codec === 'struct' ? { codec } : {},
+      codec,
+      size,
+    });
     await pub!.ask('ready', { channel: 'data.x', options: { codec }, subscribers: 3 }, 'ready');
     const { published, refused } = await pub!.publish({ channel: 'data.x', options: { codec }, count, size });
     expect(published).toBe(count);
     expect(await pub!.drain()).toMatchObject({ complete: true });
-    for (const sub of subs) expect(await sub.heard()).toEqual({ 'data.x pub': { ...whole(count), left: null } });
+    for (const sub of subs)
+      expect(await sub.heard()).toEqual({ 'data.x pub': { ...whole(count), left: null } });
     expect(refused).toBeGreaterThanOrEqual(0);
     await leaveAll(pub!, ...subs);
   });
@@ -44,7 +53,13 @@ test('a loop of next() that never yields', async () => {
   const [pub, sub] = [await PubSub.start(place, 'pub'), await PubSub.start(place, 'sub')];
   sub.tell('subscribe', { channel: 'x', options: { codec: 'struct' } });
   await pub.ask('ready', { channel: 'x', options: { codec: 'struct' } }, 'ready');
-  const { published, refused } = await pub.publish({ channel: 'x', options: { codec: 'struct' }, count: 300_000, how: 'next', pace: 0 });
+  const { published, refused } = await pub.publish({
+    channel: 'x',
+    options: { codec: 'struct' },
+    count: 300_000,
+    how: 'next',
+    pace: 0,
+  });
   expect(published + refused).toBe(300_000);
   expect(published).toBeGreaterThan(60_000);
   await pub.drain();
@@ -57,7 +72,10 @@ test('publish() and its receipts', async () => {
   const [pub, ...subs] = await Promise.all(['pub', 'one', 'two'].map((name) => PubSub.start(place, name)));
   for (const sub of subs) sub.tell('subscribe', { channel: 'x' });
   await pub!.ask('ready', { channel: 'x', subscribers: 2 }, 'ready');
-  expect(await pub!.publish({ channel: 'x', count: 2000, how: 'publish' })).toMatchObject({ published: 2000, received: 4000 });
+  expect(await pub!.publish({ channel: 'x', count: 2000, how: 'publish' })).toMatchObject({
+    published: 2000,
+    received: 4000,
+  });
   await pub!.drain();
   for (const sub of subs) expect(await sub.heard()).toMatchObject({ 'x pub': whole(2000) });
   await leaveAll(pub!, ...subs);
@@ -73,9 +91,16 @@ test('everybody to everybody: eight members with two queue pairs each', async ()
   for (const one of members) expect(await one.drain()).toMatchObject({ complete: true });
   for (const one of members) {
     const heard = await one.heard();
-    expect(Object.keys(heard).sort()).toEqual(names.filter((name) => name !== one.name).map((name) => `all ${name}`));
+    expect(Object.keys(heard).sort()).toEqual(
+      names.filter((name) => name !== one.name).map((name) => `all ${name}`),
+    );
     for (const each of Object.values(heard)) expect(each).toMatchObject(whole(2000));
-    expect(await one.ask('resources', {}, 'resources')).toMatchObject({ qps: 2, srqs: 1, xrcds: 1, peers: 7 });
+    expect(await one.ask('resources', {}, 'resources')).toMatchObject({
+      qps: 2,
+      srqs: 1,
+      xrcds: 1,
+      peers: 7,
+    });
   }
   await leaveAll(...members);
 });
@@ -116,7 +141,9 @@ describe('a device that fails: the promises hold', () => {
   const faults = { error: 0.02, ambiguous: 0.02, delay: 0.1, rnr: 0.05, maxDelayPolls: 20 };
   test.each([1, 2, 3])('seed %i', async (seed) => {
     const [pub, ...subs] = await Promise.all(
-      ['pub', 'one', 'two'].map((name, i) => PubSub.start(place, name, { faults: { seed: seed * 10 + i, ...faults } })),
+      ['pub', 'one', 'two'].map((name, i) =>
+        PubSub.start(place, name, { faults: { seed: seed * 10 + i, ...faults } }),
+      ),
     );
     for (const sub of subs) sub.tell('subscribe', { channel: 'x', size: 500 });
     await pub!.ask('ready', { channel: 'x', subscribers: 2 }, 'ready');

@@ -21,7 +21,7 @@ import {
 } from '../../src/native/binding.js';
 import type { Life } from './world.js';
 
-const RELEASE = 17;
+const RELEASE = COUNTER.ARENA_RELEASE;
 const FRAME_HEADER = 64;
 const RECORD_HEADER = 32;
 

@@ -67,7 +67,10 @@ export class PubSub {
   async ask(what: string, rest: object, answer: string): Promise<Line> {
     const before = this.of(answer).length;
     this.tell(what, rest);
-    await this.until(`${answer} after ${what}`, () => this.of(answer).length > before || this.of('error').length > 0);
+    await this.until(
+      `${answer} after ${what}`,
+      () => this.of(answer).length > before || this.of('error').length > 0,
+    );
     const error = this.of('error')[0];
     if (error !== undefined) throw new Error(`${this.name}: ${error.what}: ${error.message}`);
     return this.of(answer)[before]!;

@@ -109,7 +109,8 @@ export class World {
 
   /** A message of a peer's transport arrives at a member, over the control connection. */
   tunnelTo(member: Member<never> | Member, bytes: Uint8Array): void {
-    for (const domain of this.#domains.values()) domain.tunnelTo(this.#find(member).member.incarnation, bytes);
+    for (const domain of this.#domains.values())
+      domain.tunnelTo(this.#find(member).member.incarnation, bytes);
   }
 
   lifeOf(member: Member<never> | Member): Life {

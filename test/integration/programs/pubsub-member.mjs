@@ -22,7 +22,8 @@ const make = {
   struct: (n) => ({ n, x: n / 3 }),
 };
 const read = {
-  msgpackr: (value, size) => (value.text.length === size && value[`k${value.n % 7}`] === value.n ? value.n : -1),
+  msgpackr: (value, size) =>
+    value.text.length === size && value[`k${value.n % 7}`] === value.n ? value.n : -1,
   json: (value, size) => (value.text.length === size ? value.n : -1),
   bytes: (value, size) => {
     const n = new DataView(value.buffer, value.byteOffset).getUint32(0, true);
@@ -33,7 +34,9 @@ const read = {
 };
 
 const member = await join(undefined, { name, ...JSON.parse(options) });
-member.status$.subscribe((event) => say({ type: 'status', event: { ...event, error: event.error?.code ?? event.error } }));
+member.status$.subscribe((event) =>
+  say({ type: 'status', event: { ...event, error: event.error?.code ?? event.error } }),
+);
 
 /** What was heard, by channel and publisher. */
 const heard = new Map();
@@ -41,10 +44,22 @@ const turn = () => new Promise((resolve) => setImmediate(resolve));
 
 const commands = {
   subscribe({ channel, pattern, options, size = 0, codec = options?.codec ?? 'msgpackr' }) {
-    const source = channel === undefined ? member.pattern(pattern, settings({ codec, ...options })) : member.channel(channel, settings(options));
+    const source =
+      channel === undefined
+        ? member.pattern(pattern, settings({ codec, ...options }))
+        : member.channel(channel, settings(options));
     source.messages$.subscribe((event) => {
       const key = `${event.channel} ${event.publisher.name}`;
-      const known = heard.get(key) ?? { count: 0, first: 0, last: 0, missing: 0, disorder: 0, broken: 0, reasons: {}, left: null };
+      const known = heard.get(key) ?? {
+        count: 0,
+        first: 0,
+        last: 0,
+        missing: 0,
+        disorder: 0,
+        broken: 0,
+        reasons: {},
+        left: null,
+      };
       heard.set(key, known);
       if (event.type === 'gap') {
         known.missing += event.count;
@@ -59,8 +74,15 @@ const commands = {
         known.last = event.sequence;
       } else if (event.type === 'publisher-left') {
         known.left = event.reason;
-        say({ type: 'left', channel: event.channel, peer: event.publisher.name, reason: event.reason, sequence: event.sequence });
-      } else say({ type: 'joined', channel: event.channel, peer: event.publisher.name, sequence: event.sequence });
+        say({
+          type: 'left',
+          channel: event.channel,
+          peer: event.publisher.name,
+          reason: event.reason,
+          sequence: event.sequence,
+        });
+      } else
+        say({ type: 'joined', channel: event.channel, peer: event.publisher.name, sequence: event.sequence });
     });
   },
   async ready({ channel, options, subscribers }) {

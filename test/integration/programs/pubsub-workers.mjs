@@ -22,7 +22,10 @@ async function main() {
     known.last = event.value.n;
   });
   for (let round = 0; round < Number(rounds); round++) {
-    const workers = Array.from({ length: Number(count) }, (_, i) => new Worker(new URL(import.meta.url), { workerData: { i, count, how } }));
+    const workers = Array.from(
+      { length: Number(count) },
+      (_, i) => new Worker(new URL(import.meta.url), { workerData: { i, count, how } }),
+    );
     await Promise.all(
       workers.map(
         (worker) =>
@@ -48,10 +51,7 @@ async function work() {
   const { i, count, how } = workerData;
   const member = await millrace.join(undefined, { name: `worker-${i}` });
   const channel = member.channel('x');
-  let heard = 0;
-  channel.subscribe(() => {
-    heard++;
-  });
+  channel.subscribe();
   await channel.ready({ subscribers: 1 });
   let n = 0;
   const burst = () => {
@@ -60,7 +60,8 @@ async function work() {
   burst();
   const drained = await channel.drain(20_000);
   // Another worker may have left meanwhile; that is said, and no loss.
-  if (drained.undelivered.some(({ reason }) => reason === 'timeout')) throw new Error(JSON.stringify(drained));
+  if (drained.undelivered.some(({ reason }) => reason === 'timeout'))
+    throw new Error(JSON.stringify(drained));
   if (how === 'leave') return member.leave();
   if (how === 'exit') {
     burst();
