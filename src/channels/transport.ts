@@ -1,5 +1,5 @@
 import {
-  type COUNTER,
+  COUNTER,
   EVENT,
   EVENT_STRIDE,
   FLUSH,
