@@ -42,9 +42,9 @@ std::map<std::string, ChildFunction>& child_functions() {
   return functions;
 }
 
-std::vector<std::string> Fabric::files(const std::string& prefix) const {
+std::vector<std::string> names_in(const std::string& folder, const std::string& prefix) {
   std::vector<std::string> names;
-  DIR* stream = opendir(folder().c_str());
+  DIR* stream = opendir(folder.c_str());
   if (stream == nullptr) return names;
   while (const dirent* entry = readdir(stream)) {
     const std::string name = entry->d_name;
@@ -56,16 +56,8 @@ std::vector<std::string> Fabric::files(const std::string& prefix) const {
 }
 
 void Fabric::remove_domain_files() const {
-  const std::string prefix = name_ + ".domain";
-  DIR* stream = opendir(shm_base().c_str());
-  if (stream == nullptr) return;
-  std::vector<std::string> names;
-  while (const dirent* entry = readdir(stream)) {
-    const std::string name = entry->d_name;
-    if (name.compare(0, prefix.size(), prefix) == 0) names.push_back(name);
-  }
-  closedir(stream);
-  for (const std::string& name : names) unlink((shm_base() + "/" + name).c_str());
+  for (const std::string& name : names_in(shm_base(), name_ + ".domain"))
+    unlink((shm_base() + "/" + name).c_str());
 }
 
 Child::Child(const std::string& name, const std::vector<std::string>& arguments) {

@@ -53,6 +53,9 @@ inline std::string shm_base() {
   return base != nullptr && *base != '\0' ? base : "/dev/shm";
 }
 
+/** Names in a folder that start with `prefix`. */
+std::vector<std::string> names_in(const std::string& folder, const std::string& prefix = "");
+
 /** A fabric with a random name for one test; at its end nothing of it may be left. */
 class Fabric {
  public:
@@ -76,7 +79,9 @@ class Fabric {
   }
   bool exists() const { return access(folder().c_str(), F_OK) == 0; }
   /** Names in the folder that start with `prefix`. */
-  std::vector<std::string> files(const std::string& prefix = "") const;
+  std::vector<std::string> files(const std::string& prefix = "") const {
+    return names_in(folder(), prefix);
+  }
 
  private:
   /** The domain file, and the memory files that members made (also of those that were killed). */
