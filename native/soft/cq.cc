@@ -117,13 +117,17 @@ RingView* Cq::visit(uint32_t index) {
   bool good = fd.valid() && fstat(fd.get(), &info) == 0 &&
               static_cast<size_t>(info.st_size) >= sizeof(Ring);
   if (good) {
-    base::Result<base::Mapping> map = base::map_shared(fd.get(), static_cast<size_t>(info.st_size));
-    if (!map.ok()) {
-      shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));
-      return nullptr;
+    {
+      std::lock_guard registry_lock(process.registry());
+      base::Result<std::shared_ptr<base::Mapping>> map =
+          process.map_ring(fd.get(), static_cast<size_t>(info.st_size));
+      if (!map.ok()) {
+        shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));
+        return nullptr;
+      }
+      view->map = map.take();
     }
-    view->map = map.take();
-    view->ring = reinterpret_cast<Ring*>(view->map.data());
+    view->ring = reinterpret_cast<Ring*>(view->map->data());
     view->entry = entry;
     view->capacity = view->ring->capacity;
     good =
@@ -131,7 +135,7 @@ RingView* Cq::visit(uint32_t index) {
         view->ring->initiator == owner_word(directory_slot(entry), directory_incarnation(entry)) &&
         view->ring->qpn == directory_qpn(entry) && view->capacity != 0 &&
         view->capacity <= kMaxCqe && (view->capacity & (view->capacity - 1)) == 0 &&
-        ring_bytes(view->capacity) <= view->map.size();
+        ring_bytes(view->capacity) <= view->map->size();
     if (good) view->head = view->ring->head.load(std::memory_order_relaxed);
   }
   if (good) {
@@ -232,7 +236,7 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
     if (parked != 0) {
       {
         std::lock_guard registry_lock(cq.context->process->registry());
-        write_wake(view->peer->wake_fd(view->ring->park_channel));
+        view->peer->wake_now(view->ring->park_channel);
       }
       view->ring->park.compare_exchange_strong(parked, 0);
     }

@@ -20,7 +20,7 @@ struct Srq;
 
 /** An initiator's ring as the receiver sees it. Numbers in here are private copies (I9). */
 struct RingView {
-  base::Mapping map;
+  std::shared_ptr<base::Mapping> map;
   Ring* ring = nullptr;
   std::shared_ptr<PeerProcess> peer;
   uint64_t entry = 0;  ///< the directory word

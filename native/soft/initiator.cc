@@ -195,6 +195,30 @@ bool target_ready(Qp& qp) {
 // ---------------------------------------------------------------------------------------------------
 // peer
 
+void release_park(Peer& peer) {
+  if (peer.park == nullptr) return;
+  // Ours alone: nobody else stores to the entry while `who` names us, and a late waker compares the
+  // number.
+  peer.park->word.store(0);
+  peer.park->who.store(0);
+  peer.park = nullptr;
+}
+
+void forget_peer(Qp& qp, Peer* peer) {
+  release_park(*peer);
+  Peer*& cached = qp.peer_cache[peer->srqn % Qp::kPeerCache];
+  if (cached == peer) cached = nullptr;
+  if (qp.wait_peer == peer) {
+    qp.wait = WaitFor::kNothing;
+    qp.wait_peer = nullptr;
+  }
+  std::erase_if(qp.peers, [peer](const std::unique_ptr<Peer>& p) { return p.get() == peer; });
+}
+
+bool peer_is_live(const Peer& peer) {
+  return peer.record->load(std::memory_order_acquire) == peer.live && !peer.process->dead();
+}
+
 /** The ring is not needed any more and nobody will drain it: its receiver is gone, and with it the
  * claim on the file. */
 void remove_ring_file(Qp& qp, const RingUse& use) {
@@ -212,10 +236,13 @@ bool ring_is_known(const Qp& qp, const RingUse& use) {
 }
 
 /**
- * Lets go of rings into CQs that are gone, and of the memory of receivers that have died. Peers on
- * them are forgotten when they are next named.
+ * Lets go of SRQs that are gone, of rings into CQs that are, and so of the memory of receivers that
+ * have died.
  */
 void prune(Qp& qp) {
+  for (size_t i = qp.peers.size(); i-- > 0;) {
+    if (!peer_is_live(*qp.peers[i])) forget_peer(qp, qp.peers[i].get());
+  }
   for (size_t i = 0; i < qp.rings.size();) {
     RingUse* use = qp.rings[i].get();
     const bool dead = use->process->dead();
@@ -255,7 +282,7 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
     return IBV_WC_LOC_QP_OP_ERR;
   }
   step("ring made");
-  base::Result<base::Mapping> map = base::map_shared(fd.value().get(), bytes);
+  base::Result<std::shared_ptr<base::Mapping>> map = self.map_ring(fd.value().get(), bytes);
   if (!map.ok()) {
     unlinkat(root.folder(), name.c_str(), 0);
     *error = fail(map.status());
@@ -263,19 +290,22 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
   }
   auto use = std::make_unique<RingUse>();
   use->map = map.take();
-  use->ring = reinterpret_cast<Ring*>(use->map.data());
+  use->ring = reinterpret_cast<Ring*>(use->map->data());
   use->capacity = capacity;
   use->cq = cq;
   use->cq_serial = serial;
   use->process = process;
-  use->wake_fd = process->wake_fd(cq->channel);
-  if (use->wake_fd < 0 && cq->channel != kNoChannel) {
-    // Without it the receiver would sleep for ever. ENOENT: its channel is gone, and so will be its
-    // SRQ.
-    const int why = errno;
-    unlinkat(root.folder(), name.c_str(), 0);
-    *error = fail(why, "open a receiver's wake-up FIFO", strerror(why));
-    return why == ENOENT ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_LOC_QP_OP_ERR;
+  if (cq->channel != kNoChannel) {
+    use->wake = process->wake(cq->channel);
+    if (use->wake == nullptr) {
+      // Without it the receiver would sleep for ever. ENOENT: its channel is gone, and so will be
+      // its SRQ.
+      const int why = errno;
+      unlinkat(root.folder(), name.c_str(), 0);
+      *error = fail(why, "open a receiver's wake-up FIFO", strerror(why));
+      return why == ENOENT ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_LOC_QP_OP_ERR;
+    }
+    use->wake_fd = use->wake->get();
   }
   Ring& ring = *use->ring;
   ring.initiator = self.owner();
@@ -388,30 +418,6 @@ ibv_wc_status connect(Qp& qp, uint32_t srqn, Peer** out, int* error, bool* full)
   *out = peer.get();
   qp.peers.push_back(std::move(peer));
   return IBV_WC_SUCCESS;
-}
-
-void release_park(Peer& peer) {
-  if (peer.park == nullptr) return;
-  // Ours alone: nobody else stores to the entry while `who` names us, and a late waker compares the
-  // number.
-  peer.park->word.store(0);
-  peer.park->who.store(0);
-  peer.park = nullptr;
-}
-
-void forget_peer(Qp& qp, Peer* peer) {
-  release_park(*peer);
-  Peer*& cached = qp.peer_cache[peer->srqn % Qp::kPeerCache];
-  if (cached == peer) cached = nullptr;
-  if (qp.wait_peer == peer) {
-    qp.wait = WaitFor::kNothing;
-    qp.wait_peer = nullptr;
-  }
-  std::erase_if(qp.peers, [peer](const std::unique_ptr<Peer>& p) { return p.get() == peer; });
-}
-
-bool peer_is_live(const Peer& peer) {
-  return peer.record->load(std::memory_order_acquire) == peer.live && !peer.process->dead();
 }
 
 /** The peer for an SRQ number, from the cache if it is there and alive. */

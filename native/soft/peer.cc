@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "soft/fabric.h"
 
@@ -51,17 +52,25 @@ base::Result<ProcessShared*> PeerProcess::shared() {
   return shared;
 }
 
-int PeerProcess::wake_fd(uint32_t channel) {
-  if (channel == kNoChannel) return -1;
-  for (auto& [n, fd] : wakes_) {
-    if (n == channel) return fd.get();
-  }
+std::shared_ptr<base::Fd> PeerProcess::wake(uint32_t channel) {
+  if (channel == kNoChannel) return nullptr;
+  if (std::shared_ptr<base::Fd> known = wakes_[channel].lock()) return known;
+  std::erase_if(wakes_, [](const auto& entry) { return entry.second.expired(); });
   // O_RDWR: opening a FIFO this way neither waits for a reader nor ever raises SIGPIPE.
-  base::Fd fd(openat(root_.folder(), wake_name(slot_, incarnation_, channel).c_str(),
-                     O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd.valid()) return -1;
-  wakes_.emplace_back(channel, std::move(fd));
-  return wakes_.back().second.get();
+  auto fd = std::make_shared<base::Fd>(openat(root_.folder(),
+                                              wake_name(slot_, incarnation_, channel).c_str(),
+                                              O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd->valid()) return nullptr;
+  wakes_[channel] = fd;
+  return fd;
+}
+
+void PeerProcess::wake_now(uint32_t channel) {
+  std::shared_ptr<base::Fd> fd = wake(channel);
+  if (fd == nullptr) return;
+  const char byte = 1;
+  (void)!write(fd->get(), &byte, 1);  // EAGAIN: nobody has read the last ones, so it is readable
+  last_woken_ = std::move(fd);
 }
 
 }  // namespace millrace::soft

@@ -38,8 +38,15 @@ class PeerProcess {
    * (I9). */
   base::Result<void*> resolve(const Ref& ref, size_t min_bytes);
   base::Result<ProcessShared*> shared();
-  /** The write end of one of its wake FIFOs, or -1. Belongs to this object. */
-  int wake_fd(uint32_t channel);
+  /**
+   * The write end of one of its wake FIFOs, opened at the first call and closed with its last
+   * holder: channels come and go while their process lives. Null, with errno, if it can't be opened
+   * (ENOENT: the channel is gone).
+   */
+  std::shared_ptr<base::Fd> wake(uint32_t channel);
+  /** Writes to one of its wake FIFOs now, for wake-ups off the data path. The descriptor stays open
+   * until the next one. */
+  void wake_now(uint32_t channel);
 
   base::Fd alive;        ///< read end of its presence FIFO; hang-up means look at the lock (R5)
   bool suspect = false;  ///< hung up, but its lock is still held
@@ -52,7 +59,8 @@ class PeerProcess {
   const uint32_t incarnation_;
   std::atomic<bool> dead_{false};
   std::map<uint32_t, base::Mapping> chunks_;
-  std::vector<std::pair<uint32_t, base::Fd>> wakes_;
+  std::map<uint32_t, std::weak_ptr<base::Fd>> wakes_;
+  std::shared_ptr<base::Fd> last_woken_;
 };
 
 }  // namespace millrace::soft

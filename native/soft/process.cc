@@ -327,6 +327,20 @@ std::shared_ptr<base::Mapping> Process::map_backing(const XrcdKey& file, const c
   return map;
 }
 
+base::Result<std::shared_ptr<base::Mapping>> Process::map_ring(int fd, size_t bytes) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return os_error("inspect a completion ring");
+  std::weak_ptr<base::Mapping>& known = rings_[{info.st_dev, info.st_ino}];
+  std::shared_ptr<base::Mapping> map = known.lock();
+  if (map != nullptr && map->size() == bytes) return map;
+  base::Result<base::Mapping> fresh = base::map_shared(fd, bytes);
+  if (!fresh.ok()) return fresh.status();
+  map = std::make_shared<base::Mapping>(fresh.take());
+  known = map;
+  std::erase_if(rings_, [](const auto& entry) { return entry.second.expired(); });
+  return map;
+}
+
 void Process::maybe_check_deaths(uint64_t now) {
   if (!death_check_requested()) {
     uint64_t due = next_death_check_.load(std::memory_order_relaxed);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "base/files.h"
@@ -75,6 +76,12 @@ class Process {
    */
   std::shared_ptr<base::Mapping> map_backing(const XrcdKey& file, const char* path, uint64_t bytes);
 
+  /**
+   * A mapping of a ring's file. Both ends share it when both are of this process: half the memory,
+   * and tools that watch threads see that the tail orders the rest. Needs registry().
+   */
+  base::Result<std::shared_ptr<base::Mapping>> map_ring(int fd, size_t bytes);
+
   /** SRQs of this process by number, for completions. Readers hold no lock: slots are atomic,
    * numbers are compared. */
   std::atomic<Srq*> srq_table[kSrqs] = {};
@@ -127,7 +134,9 @@ class Process {
   std::deque<uint32_t> free_mrs_;  ///< needs registry_
   uint32_t mrs_used_ = 0;          ///< indices below this were used; needs registry_
   std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<base::Mapping>>
-      backings_;                ///< needs registry_
+      backings_;  ///< needs registry_
+  std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<base::Mapping>>
+      rings_;                   ///< needs registry_
   uint32_t channels_made_ = 0;  ///< needs registry_
 
   std::mutex objects_;

@@ -19,7 +19,7 @@ namespace millrace::soft {
 
 /** This QP's ring into one CQ of a receiver. */
 struct RingUse {
-  base::Mapping map;
+  std::shared_ptr<base::Mapping> map;
   Ring* ring = nullptr;
   uint64_t tail = 0;
   uint64_t head_seen = 0;
@@ -27,6 +27,7 @@ struct RingUse {
   uint32_t index = 0;  ///< in the directory
   CqShared* cq = nullptr;
   uint64_t cq_serial = 0;
+  std::shared_ptr<base::Fd> wake;  ///< keeps wake_fd open
   int wake_fd = -1;
   std::shared_ptr<PeerProcess> process;
   bool touched = false;  ///< committed into since the last announce()

@@ -60,9 +60,7 @@ void Srq::wake_parked() {
         const uint64_t owner = park_owner(who);
         auto peer = context->process->attach(owner_slot(owner), owner_incarnation(owner));
         if (peer.ok() && !peer.value()->dead()) {
-          const int fd = peer.value()->wake_fd(park_channel(who));
-          const char byte = 1;
-          if (fd >= 0) (void)!write(fd, &byte, 1);  // EAGAIN: it is readable already
+          peer.value()->wake_now(park_channel(who));
         }
       }
       step("parked one woken");

@@ -447,5 +447,40 @@ TEST(SoftObjects, RegionsRunOutWithAReason) {
   EXPECT_NE(again->lkey, key);
 }
 
+// A process that sends to others which come and go must not keep anything of them.
+TEST(SoftObjects, ReceiversThatComeAndGoLeaveNoDescriptorsAndMappings) {
+  Fabric fabric;
+  Endpoint::Options options;
+  options.receive = false;
+  Endpoint keeper(options);
+  const auto lines = [] {
+    FILE* maps = fopen("/proc/self/maps", "re");
+    int n = 0;
+    for (int c; (c = fgetc(maps)) != EOF;) n += c == '\n';
+    fclose(maps);
+    return n;
+  };
+  const auto once = [&] {
+    Endpoint each;
+    ASSERT_EQ(keeper.connect(each.target_qpn()), 0);
+    const uint32_t value = 1;
+    ASSERT_EQ(keeper.send(each.srqn(), &value, sizeof(value)), 0);
+    ibv_wc wc = {};
+    ASSERT_TRUE(keeper.poll_sent(&wc));
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    ASSERT_TRUE(each.poll(&wc));
+    ibv_qp_attr attr = {};
+    attr.qp_state = IBV_QPS_RESET;
+    ASSERT_EQ(ibv_modify_qp(keeper.initiator.get(), &attr, IBV_QP_STATE), 0);
+  };
+  for (int i = 0; i < 20; ++i) once();
+  const size_t files = names_in("/proc/self/fd").size();
+  const int mappings = lines();
+  for (int i = 0; i < 300; ++i) once();
+  EXPECT_EQ(names_in("/proc/self/fd").size(), files);
+  EXPECT_NEAR(lines(), mappings, 3);  // the heap may have grown by one
+  EXPECT_LE(fabric.files("r").size(), 2u) << "root, and the last ring at most";
+}
+
 }  // namespace
 }  // namespace millrace::test
