@@ -216,8 +216,8 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     );
   }
 
-  deliver(deadline: number): boolean {
-    return this.inbound.deliver(deadline);
+  deliver(deadline: number, fresh: boolean): boolean {
+    return this.inbound.deliver(deadline, fresh);
   }
 
   members(): number {

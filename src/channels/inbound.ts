@@ -91,14 +91,15 @@ export class Inbound {
   }
 
   /**
-   * Delivers frames until they are gone, the time is up or enough messages were delivered.
+   * Delivers frames until they are gone, the time is up or enough messages were delivered in this turn of the event loop,
+   * which `fresh` begins.
    * @returns whether anything was delivered
    */
-  deliver(deadline: number): boolean {
+  deliver(deadline: number, fresh: boolean): boolean {
     const { frames } = this.host.transport;
-    if (frames.empty) return false;
-    this.#messages = 0;
-    this.#looked = 0;
+    if (fresh) this.#messages = 0;
+    if (frames.empty || this.#messages >= TURN_MESSAGES) return false;
+    this.#looked = this.#messages;
     while (!frames.empty && !this.host.transport.closed) {
       const { peer, what } = frames;
       if (!(what instanceof Batch)) {

@@ -33,7 +33,7 @@ export interface JoinOptions {
 export interface SubscriberOptions {
   /** What publishers do when this subscriber is slower than they are; `'wait'` unless given. */
   readonly overflow?: Overflow;
-  /** Bytes that a publisher may have on the way to this subscriber; 256 KiB unless given. */
+  /** Bytes that a publisher may have on the way to this subscriber; 1 MiB unless given. */
   readonly windowBytes?: number;
   /**
    * Messages that a publisher keeps for subscribers that come later, and that this subscriber wants when it comes: the
@@ -217,7 +217,7 @@ function settings(
   }
   return {
     overflow: overflowOf(call, given.overflow),
-    windowBytes: integer(call, 'windowBytes', given.windowBytes, 256 * KIB, 4 * KIB, 2 ** 40),
+    windowBytes: integer(call, 'windowBytes', given.windowBytes, MIB, 4 * KIB, 2 ** 40),
     replay: integer(call, 'replay', given.replay, 0, 0, 2 ** 32 - 1),
     replayBytes: integer(call, 'replayBytes', given.replayBytes, MIB, 0, 2 ** 40),
     echo: flag(call, 'echo', given.echo),

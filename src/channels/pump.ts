@@ -13,6 +13,11 @@ export type WaitMode = 'adaptive' | 'event' | 'spin';
 
 /** One turn delivers for at most about this long, then the event loop has its turn. */
 export const TURN_MS = 1;
+/**
+ * Within a turn what was taken is told to publishers this often: a publisher that has filled its window would otherwise
+ * wait for the whole turn, and the two sides would take turns in place of working at the same time.
+ */
+const SLICE_MS = 0.15;
 /** One turn delivers at most so many messages. */
 export const TURN_MESSAGES = 4096;
 /** What only polling moves on is looked after at least this often. */
@@ -21,7 +26,7 @@ const PENDING_MS = 5;
 /** What the pump runs. */
 export interface PumpWork {
   /** Delivers received frames until `deadline` (clock.now()) or the bound of messages. @returns whether it delivered anything. */
-  deliver(deadline: number): boolean;
+  deliver(deadline: number, fresh: boolean): boolean;
   /** Sends what the turn produced and settles what it can. */
   endOfTurn(): void;
   /** Whether something waits that only polling moves on, wake-up or not. */
@@ -131,16 +136,17 @@ export class Pump {
     if (this.#closed) return;
     this.#inTurn = true;
     let busy = false;
+    let delivered = false;
     const deadline = this.clock.now() + TURN_MS;
     try {
       // Polling more than once a turn: a batch holds only a few frames.
       do {
         const polled = this.transport.poll();
-        const delivered = this.work.deliver(deadline);
+        delivered = this.work.deliver(Math.min(deadline, this.clock.now() + SLICE_MS), !busy);
         this.work.endOfTurn();
         if (!polled && !delivered) break;
         busy = true;
-      } while (!this.#closed && this.clock.now() < deadline && this.transport.frames.empty);
+      } while (!this.#closed && this.clock.now() < deadline && (delivered || this.transport.frames.empty));
       this.#inTurn = false;
       if (!this.#closed) this.#decide(busy);
     } catch (error) {

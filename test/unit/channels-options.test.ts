@@ -86,7 +86,7 @@ describe('values', () => {
   test('defaults', () => {
     expect(channelSettings('x', undefined)).toMatchObject({
       overflow: 'wait',
-      windowBytes: 262_144,
+      windowBytes: 1_048_576,
       replay: 0,
       replayBytes: 1_048_576,
       echo: false,

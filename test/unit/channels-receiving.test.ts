@@ -490,6 +490,27 @@ describe('delivery yields after 1 ms or 4,096 messages', () => {
     expect(got).toBe(300);
     expect(Math.max(...turns)).toBeLessThanOrEqual(32); // it looks at the clock every 32 messages
   });
+
+  test('what was taken is told within a turn, so that a publisher with a full window need not wait for its end', async () => {
+    const { world, a, b } = await two({ slotsPerPeer: 10_000 });
+    const told: number[] = []; // frames that the subscriber had sent when it got each message
+    b.channel('x', { codec: 'bytes', windowBytes: 16_384 }).subscribe(() => {
+      told.push(b.resources().framesSent);
+      world.now += 0.004;
+    });
+    await world.settle();
+    world.stop(b);
+    const out = a.channel('x', { codec: 'bytes' });
+    for (let i = 0; i < 1000; i++) out.next(new Uint8Array(32));
+    await world.settle();
+    world.continue(b);
+    // One turn of 1 ms: the whole window is 256 records of 64 bytes, and half of it is said to have been taken in between.
+    while (told.length === 0 && world.runOne()) await new Promise((resolve) => setImmediate(resolve));
+    expect(told.length).toBeGreaterThan(200);
+    expect(told.at(-1)).toBeGreaterThan(told[0]!);
+    await world.settle();
+    expect(told).toHaveLength(1000);
+  });
 });
 
 describe('ready({ subscribers, timeout, signal })', () => {
