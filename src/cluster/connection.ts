@@ -43,9 +43,12 @@ export class ControlConnection {
   send(frame: Buffer): void {
     if (this.over || !this.socket.writable) return;
     if (!this.corked) {
+      // What has arrived is read first: writing to a peer that has said goodbye and closed fails, and a failed write takes
+      // the socket away together with the goodbye that nobody has read yet. Then a peer that left would pass for dead.
       this.corked = true;
       this.socket.cork();
-      process.nextTick(() => {
+      // Two turns: whatever phase of the event loop this is, it looks for what has arrived in between.
+      setImmediate(setImmediate, () => {
         this.corked = false;
         this.socket.uncork();
       });
