@@ -5,15 +5,16 @@
  *   node scripts/build-native.mjs [--debug]
  */
 import { spawnSync } from 'node:child_process';
-import { existsSync, rmSync, statSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { join, relative } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import { BUILD_TOOLS, duration, missing, packagesOf, root, run, say } from './setup.mjs';
 
 const addon = join(root, 'build', 'Release', 'millrace.node');
 const prebuilt = join(root, 'prebuilds', 'linux-x64-glibc', 'millrace.node');
 // Not build/ itself: cmake-js takes the whole folder as its own, and others build beside it.
-const folder = join(root, 'build', 'addon');
+const config = process.argv.includes('--debug') ? 'Debug' : 'Release';
+const folder = join(root, 'build', config === 'Debug' ? 'addon-debug' : 'addon');
 
 function give_up(text) {
   say(text);
@@ -35,7 +36,6 @@ try {
 }
 
 const started = Date.now();
-const config = process.argv.includes('--debug') ? 'Debug' : 'Release';
 const build = () =>
   run(
     process.execPath,
@@ -43,21 +43,36 @@ const build = () =>
     { show: true },
   );
 
+const built = join(folder, config, 'millrace.node');
+
+/** Loads it in a process of its own, since a broken one may crash; LD_BIND_NOW finds every symbol now, not at its call. */
+const load = () =>
+  spawnSync(process.execPath, ['-p', `require(${JSON.stringify(built)}).abi`], {
+    encoding: 'utf8',
+    env: { ...process.env, LD_BIND_NOW: '1' },
+  });
+
 let result = await build();
-// A cache of another place or another generator can't be used again; what doesn't compile won't either way.
-if (result.code !== 0 && /CMakeCache\.txt|Does not match the generator/.test(result.text)) {
-  say('The build folder belongs to another place or generator: starting it anew.');
+let check = result.code === 0 ? load() : undefined;
+// A cache of another place or generator can't be used again, nor objects of headers that changed during their compilation.
+// What doesn't compile won't the second time either.
+if (
+  /CMakeCache\.txt|Does not match the generator|undefined symbol/.test(result.text + (check?.stderr ?? ''))
+) {
+  say('What was built before does not fit: starting anew.');
   rmSync(folder, { recursive: true, force: true });
   result = await build();
+  check = result.code === 0 ? load() : undefined;
 }
-if (result.code !== 0 || !existsSync(addon)) give_up(`The addon was not built (see above).`);
-
-// In a process of its own, since a broken one may crash; LD_BIND_NOW finds every symbol now, not at its first call.
-const check = spawnSync(process.execPath, ['-p', `require(${JSON.stringify(addon)}).abi`], {
-  encoding: 'utf8',
-  env: { ...process.env, LD_BIND_NOW: '1' },
-});
+if (!check) give_up('The addon was not built (see above).');
 if (check.status !== 0) give_up(`The addon was built, but does not load:\n${check.stderr}`);
+
+// Only what loads takes the place of the last one, and in one step: programs may be starting.
+if (!existsSync(addon) || !readFileSync(addon).equals(readFileSync(built))) {
+  mkdirSync(dirname(addon), { recursive: true });
+  copyFileSync(built, `${addon}.new`);
+  renameSync(`${addon}.new`, addon);
+}
 
 // The loader takes the prebuilt addon first, and an older one would hide this one.
 if (existsSync(prebuilt) && statSync(prebuilt).mtimeMs < statSync(addon).mtimeMs) {
