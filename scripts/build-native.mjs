@@ -56,9 +56,8 @@ let result = await build();
 let check = result.code === 0 ? load() : undefined;
 // A cache of another place or generator can't be used again, nor objects of headers that changed during their compilation.
 // What doesn't compile won't the second time either.
-if (
-  /CMakeCache\.txt|Does not match the generator|undefined symbol/.test(result.text + (check?.stderr ?? ''))
-) {
+const stale = /CMakeCache\.txt|Does not match the generator|undefined symbol/;
+if (check?.status !== 0 && stale.test(result.text + (check?.stderr ?? ''))) {
   say('What was built before does not fit: starting anew.');
   rmSync(folder, { recursive: true, force: true });
   result = await build();
