@@ -41,8 +41,9 @@ class Chunks {
   base::Result<Block> allocate(BlockKind kind, size_t bytes, bool* recycled);
   void free(BlockKind kind, const Ref& ref);
 
-  std::byte* base(uint32_t chunk) const {
-    return chunk < maps_.size() ? maps_[chunk].data() : nullptr;
+  /** Null if there is no such chunk. Valid until another one is added. */
+  const base::Mapping* map(uint32_t chunk) const {
+    return chunk < maps_.size() ? &maps_[chunk] : nullptr;
   }
   /** Read by every thread without a lock, while another one may add a chunk: so not by way of
    * `maps_`. */

@@ -10,9 +10,13 @@
 
 namespace millrace::soft {
 
-base::Result<base::Mapping*> PeerProcess::chunk(uint32_t k) {
+base::Result<const base::Mapping*> PeerProcess::chunk(uint32_t k) {
+  if (own_ != nullptr) {
+    if (const base::Mapping* map = own_->map(k)) return map;
+    return base::Status::error(EPROTO, "find own memory", base::format("there is no chunk %u", k));
+  }
   auto found = chunks_.find(k);
-  if (found != chunks_.end()) return &found->second;
+  if (found != chunks_.end()) return static_cast<const base::Mapping*>(&found->second);
   const std::string name = chunk_name(slot_, incarnation_, k);
   base::Fd fd(openat(root_.folder(), name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   struct stat info;
@@ -22,11 +26,11 @@ base::Result<base::Mapping*> PeerProcess::chunk(uint32_t k) {
   }
   base::Result<base::Mapping> map = base::map_shared(fd.get(), static_cast<size_t>(info.st_size));
   if (!map.ok()) return map.status();
-  return &chunks_.emplace(k, map.take()).first->second;
+  return static_cast<const base::Mapping*>(&chunks_.emplace(k, map.take()).first->second);
 }
 
 base::Result<void*> PeerProcess::resolve(const Ref& ref, size_t min_bytes) {
-  base::Result<base::Mapping*> map = chunk(ref.chunk);
+  base::Result<const base::Mapping*> map = chunk(ref.chunk);
   if (!map.ok()) return map.status();
   const size_t offset = size_t{ref.unit} * kUnit;
   const size_t size = map.value()->size();
@@ -40,7 +44,7 @@ base::Result<void*> PeerProcess::resolve(const Ref& ref, size_t min_bytes) {
 }
 
 base::Result<ProcessShared*> PeerProcess::shared() {
-  base::Result<base::Mapping*> map = chunk(0);
+  base::Result<const base::Mapping*> map = chunk(0);
   if (!map.ok()) return map.status();
   if (map.value()->size() < sizeof(ProcessShared)) {
     return base::Status::error(EPROTO, "map a peer's memory", "chunk 0 is too short");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "soft/chunk.h"
 #include "soft/layout.h"
 
 namespace millrace::soft {
@@ -22,8 +23,9 @@ class Root;
  */
 class PeerProcess {
  public:
-  PeerProcess(Root& root, uint32_t slot, uint32_t incarnation)
-      : root_(root), slot_(slot), incarnation_(incarnation) {}
+  /** `own`: our chunks, if this is ourselves; then nothing is mapped a second time. */
+  PeerProcess(Root& root, uint32_t slot, uint32_t incarnation, const Chunks* own)
+      : root_(root), slot_(slot), incarnation_(incarnation), own_(own) {}
 
   uint32_t slot() const { return slot_; }
   uint32_t incarnation() const { return incarnation_; }
@@ -52,11 +54,12 @@ class PeerProcess {
   bool suspect = false;  ///< hung up, but its lock is still held
 
  private:
-  base::Result<base::Mapping*> chunk(uint32_t k);
+  base::Result<const base::Mapping*> chunk(uint32_t k);
 
   Root& root_;
   const uint32_t slot_;
   const uint32_t incarnation_;
+  const Chunks* const own_;
   std::atomic<bool> dead_{false};
   std::map<uint32_t, base::Mapping> chunks_;
   std::map<uint32_t, std::weak_ptr<base::Fd>> wakes_;

@@ -263,8 +263,9 @@ void Process::arm_suspect_timer(bool on) {
 base::Result<std::shared_ptr<PeerProcess>> Process::attach(uint32_t slot, uint32_t incarnation) {
   auto found = peers_.find(incarnation);
   if (found != peers_.end()) return found->second;
-  auto peer = std::make_shared<PeerProcess>(*root_, slot, incarnation);
-  if (peer->owner() == owner()) {
+  const bool self = owner_word(slot, incarnation) == owner();
+  auto peer = std::make_shared<PeerProcess>(*root_, slot, incarnation, self ? &chunks_ : nullptr);
+  if (self) {
     peers_.emplace(incarnation, peer);
     return peer;
   }
