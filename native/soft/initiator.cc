@@ -822,6 +822,9 @@ bool worth_trying(Qp& qp) {
   switch (qp.wait) {
     case WaitFor::kWqe:
       if (qp.wait_peer->srq->posted.load(std::memory_order_acquire) != qp.wait_seen) return true;
+      // Woken for a WQE that another one took before we had parked: `posted` is what we saw, but
+      // nobody will wake us again unless we park anew (R10).
+      if (qp.wait_peer->park != nullptr && qp.wait_peer->park->word.load() == 0) return true;
       break;
     case WaitFor::kRing:
       if (qp.wait_peer->ring->ring->head.load(std::memory_order_acquire) != qp.wait_seen)
