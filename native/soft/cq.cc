@@ -298,7 +298,7 @@ int poll_cq(ibv_cq* handle, int count, ibv_wc* wc) {
   const bool time_to_look =
       got != 0 && (cq.polls.fetch_add(1, std::memory_order_relaxed) & 255) == 255;
   if (got == 0 || time_to_look || process.death_check_requested()) {
-    process.maybe_check_deaths(base::now_ns());
+    process.maybe_check_deaths(base::coarse_now_ns());
     if (got == 0 && cq.maybe_ready()) got = poll_once(cq, count, wc);
   }
   return got;

@@ -158,6 +158,7 @@ base::Status Process::join() {
       presence_map_.reset();
       presence_.reset();
       alive_.reset();
+      spare_.reset();
       suspect_timer_.reset();
       if (!anybody_present(*root_)) remove_fabric(path_, lock.value().folder());
     }
@@ -194,6 +195,8 @@ base::Status Process::claim_slot() {
   }
   slot_ = slot;
   step("slot locked");
+  spare_ = base::Fd(openat(root_->folder(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!spare_.valid()) return os_error("open fabric folder");
   base::Result<base::Mapping> map =
       base::map_shared(presence_.get(), static_cast<size_t>(sysconf(_SC_PAGESIZE)), 0, false);
   if (!map.ok()) return map.status();
@@ -233,6 +236,10 @@ base::Status Process::claim_slot() {
 }
 
 void Process::leave(bool at_exit) {
+  // Leaving needs two descriptors, and the program may have none left. A hang-up alone is not our
+  // death (R5).
+  alive_.reset();
+  spare_.reset();
   // Without the folder's lock (somebody stopped holds it) the own things still go; the rest is the
   // next joiner's.
   base::Result<FolderLock> lock = FolderLock::take(path_, at_exit ? 200 : 2000);

@@ -127,6 +127,7 @@ class Process {
   base::Mapping
       presence_map_;  ///< keeps that description alive if a program closes all its descriptors (R5)
   base::Fd alive_;
+  base::Fd spare_;  ///< given up when leaving, which needs descriptors
   Chunks chunks_;
   uint32_t slot_ = 0;
   uint64_t pid_namespace_ = 0;

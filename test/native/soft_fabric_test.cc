@@ -1,6 +1,7 @@
 // Joining and leaving: what is left behind, who is kept out, and with which words.
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 
 #include <thread>
@@ -459,6 +460,41 @@ TEST(SoftFabric, AProgramThatClosesItsDescriptorsIsNotDead) {
     EXPECT_EQ(fabric.files("alive").size(), 1u);
   }
   EXPECT_FALSE(fabric.exists());
+}
+
+/** Joins with ever more descriptors, until it gets in. */
+MILLRACE_CHILD(few_descriptors) {
+  for (rlim_t limit = 4; limit < 64; ++limit) {
+    const rlimit few = {limit, 64};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    base::Status status;
+    {
+      verbs::ContextPtr context = join(&status);
+      if (context) break;
+    }
+    EXPECT_EQ(status.code, EMFILE) << limit << " " << status.what << ": " << status.detail;
+    parent.say("failed");
+    EXPECT_EQ(parent.hear(), "go on");
+  }
+  parent.say("in");
+  return 0;
+}
+
+TEST(SoftFabric, AJoinThatFailsHalfWayLeavesNothing) {
+  OwnBase base;
+  {
+    Fabric fabric;
+    Child child("few_descriptors");
+    int failed = 0;
+    for (std::string line = child.hear(); line == "failed"; line = child.hear()) {
+      ++failed;
+      EXPECT_NE(access(base.parent().c_str(), F_OK), 0) << "after " << failed;
+      child.say("go on");
+    }
+    EXPECT_GT(failed, 5);
+    EXPECT_EQ(child.wait(), 0);
+    EXPECT_FALSE(fabric.exists());
+  }
 }
 
 }  // namespace
