@@ -39,21 +39,23 @@ export class ControlConnection {
     return this.socket.writableLength;
   }
 
-  /** Sends a frame; it must not be changed afterwards. Does nothing once the connection is over. */
-  send(frame: Buffer): void {
+  /**
+   * Sends a frame; it must not be changed afterwards. Does nothing once the connection is over.
+   *
+   * What has arrived is read first: writing to a peer that has said goodbye and closed fails, and a failed write takes the
+   * socket away together with the goodbye that nobody has read yet. Then a peer that left would pass for dead. Only what is
+   * `prompt` goes at the end of this tick.
+   */
+  send(frame: Buffer, prompt = false): void {
     if (this.over || !this.socket.writable) return;
     if (!this.corked) {
-      // What has arrived is read first: writing to a peer that has said goodbye and closed fails, and a failed write takes
-      // the socket away together with the goodbye that nobody has read yet. Then a peer that left would pass for dead.
       this.corked = true;
       this.socket.cork();
       // Two turns: whatever phase of the event loop this is, it looks for what has arrived in between.
-      setImmediate(setImmediate, () => {
-        this.corked = false;
-        this.socket.uncork();
-      });
+      setImmediate(setImmediate, this.uncork);
     }
     this.socket.write(frame);
+    if (prompt) process.nextTick(this.uncork);
   }
 
   /** Sends what is waiting, then says that nothing more comes. `closed` follows when the other side has ended as well. */
@@ -82,6 +84,12 @@ export class ControlConnection {
     if (on) this.socket.ref();
     else this.socket.unref();
   }
+
+  private readonly uncork = (): void => {
+    if (!this.corked) return;
+    this.corked = false;
+    this.socket.uncork();
+  };
 
   private receive(chunk: Buffer): void {
     try {
