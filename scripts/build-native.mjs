@@ -1,5 +1,6 @@
 /**
- * Builds the addon: build/Release/millrace.node. Needs a C++20 compiler, CMake, make or ninja, and libibverbs-dev
+ * Builds the addon, build/Release/millrace.node, and the drop-in library for other programs,
+ * build/Release/verbs/libibverbs.so.1 (native/dropin). Needs a C++20 compiler, CMake, make or ninja, and libibverbs-dev
  * (headers only); no network and no npm configuration, since all Node-API headers come from node_modules.
  *
  *   node scripts/build-native.mjs [--debug]
@@ -12,6 +13,9 @@ import { BUILD_TOOLS, duration, missing, packagesOf, root, run, say } from './se
 
 const addon = join(root, 'build', 'Release', 'millrace.node');
 const prebuilt = join(root, 'prebuilds', 'linux-x64-glibc', 'millrace.node');
+// In a folder of its own, which goes into LD_LIBRARY_PATH.
+const dropin = join(root, 'build', 'Release', 'verbs', 'libibverbs.so.1');
+const prebuiltDropin = join(root, 'prebuilds', 'linux-x64-glibc', 'verbs', 'libibverbs.so.1');
 // Not build/ itself: cmake-js takes the whole folder as its own, and others build beside it.
 const config = process.argv.includes('--debug') ? 'Debug' : 'Release';
 const folder = join(root, 'build', config === 'Debug' ? 'addon-debug' : 'addon');
@@ -44,6 +48,7 @@ const build = () =>
   );
 
 const built = join(folder, config, 'millrace.node');
+const builtDropin = join(folder, config, 'libibverbs.so.1');
 
 /** Loads it in a process of its own, since a broken one may crash; LD_BIND_NOW finds every symbol now, not at its call. */
 const load = () =>
@@ -66,18 +71,32 @@ if (check?.status !== 0 && stale.test(result.text + (check?.stderr ?? ''))) {
 if (!check) give_up('The addon was not built (see above).');
 if (check.status !== 0) give_up(`The addon was built, but does not load:\n${check.stderr}`);
 
-// Only what loads takes the place of the last one, and in one step: programs may be starting.
-if (!existsSync(addon) || !readFileSync(addon).equals(readFileSync(built))) {
-  mkdirSync(dirname(addon), { recursive: true });
-  copyFileSync(built, `${addon}.new`);
-  renameSync(`${addon}.new`, addon);
+const preload = spawnSync(process.execPath, ['-p', '1'], {
+  encoding: 'utf8',
+  env: { ...process.env, LD_BIND_NOW: '1', LD_PRELOAD: builtDropin },
+});
+// The dynamic loader goes on without what it could not preload, and says so.
+if (preload.status !== 0 || /ld\.so/.test(preload.stderr)) {
+  give_up(`libibverbs.so.1 was built, but does not load:\n${preload.stderr}`);
 }
 
-// The loader takes the prebuilt addon first, and an older one would hide this one.
-if (existsSync(prebuilt) && statSync(prebuilt).mtimeMs < statSync(addon).mtimeMs) {
-  rmSync(prebuilt);
-  say(`removed ${relative(root, prebuilt)}, which is older (scripts/prebuild.mjs makes it again)`);
+for (const [from, to, shipped] of [
+  [built, addon, prebuilt],
+  [builtDropin, dropin, prebuiltDropin],
+]) {
+  // Only what loads takes the place of the last one, and in one step: programs may be starting.
+  if (!existsSync(to) || !readFileSync(to).equals(readFileSync(from))) {
+    mkdirSync(dirname(to), { recursive: true });
+    copyFileSync(from, `${to}.new`);
+    renameSync(`${to}.new`, to);
+  }
+  // The prebuilt one is taken first, and an older one would hide this one.
+  if (existsSync(shipped) && statSync(shipped).mtimeMs < statSync(to).mtimeMs) {
+    rmSync(shipped);
+    say(`removed ${relative(root, shipped)}, which is older (scripts/prebuild.mjs makes it again)`);
+  }
 }
+say(`${relative(root, dropin)}: ${statSync(dropin).size >> 10} KiB`);
 say(
   `${relative(root, addon)}: ${statSync(addon).size >> 10} KiB, table layout ${check.stdout.trim()}, in ${duration(Date.now() - started)}`,
 );

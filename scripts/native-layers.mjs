@@ -12,12 +12,13 @@ const MAY = {
   base: ['base'],
   verbs: ['base', 'verbs'],
   soft: ['base', 'verbs', 'soft'],
+  dropin: ['base', 'verbs', 'dropin'],
   transport: ['base', 'verbs', 'transport'],
   addon: ['base', 'verbs', 'soft', 'transport', 'addon'],
 };
-/** The sources of verbs/ (no header) may name the software device's one function: there a device is chosen. */
+/** The sources of verbs/ and dropin/ (no header) may name the software device's one function: there a device is chosen. */
 const choosesDevice = (path, include) =>
-  path.startsWith('native/verbs/') && path.endsWith('.cc') && include === 'soft/provider.h';
+  /^native\/(verbs|dropin)\/.*\.cc$/.test(path) && include === 'soft/provider.h';
 
 const faults = [];
 let lines = 0;

@@ -1,12 +1,12 @@
 /**
- * Copies the built addon, stripped, to prebuilds/linux-x64-glibc/ for the package, and checks what it asks of the
- * machine that loads it: the newest symbol versions of glibc, and that nothing else than glibc is needed.
+ * Copies the built addon and the drop-in libibverbs.so.1, stripped, to prebuilds/linux-x64-glibc/ for the package, and
+ * checks what they ask of the machine that loads them: the newest symbol versions of glibc, and nothing else than glibc.
  *
  *   node scripts/prebuild.mjs
  */
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, statSync, writeFileSync } from 'node:fs';
-import { join, relative } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import { root, say } from './setup.mjs';
 
 /** The floor that the README promises: what Node.js's own Linux binaries need since version 18. See glibc_floor.cc. */
@@ -20,12 +20,23 @@ const LIBRARIES = [
   'librt.so.1',
   'ld-linux-x86-64.so.2',
 ];
-/** What the addon may export. */
-const EXPORTS = ['napi_register_module_v1'];
-
-const source = join(root, 'build', 'Release', 'millrace.node');
 const folder = join(root, 'prebuilds', 'linux-x64-glibc');
-const target = join(folder, 'millrace.node');
+/** What is shipped, where, and what it may export. */
+const FILES = [
+  {
+    source: join(root, 'build', 'Release', 'millrace.node'),
+    target: join(folder, 'millrace.node'),
+    facts: 'floor.json',
+    exports: /^napi_register_module_v1$/,
+  },
+  {
+    source: join(root, 'build', 'Release', 'verbs', 'libibverbs.so.1'),
+    target: join(folder, 'verbs', 'libibverbs.so.1'),
+    facts: join('verbs', 'floor.json'),
+    exports:
+      /^(_?ibv_|verbs_|_verbs_|__verbs_log$|__ioctl_|execute_ioctl$|mult_to_ibv_rate$|mbps_to_ibv_rate$)/,
+  },
+];
 
 function give_up(text) {
   say(text);
@@ -45,33 +56,37 @@ const compare = (a, b) => {
   return 0;
 };
 
-if (!existsSync(source)) give_up(`${relative(root, source)} is not there. Run: npm run build:native`);
-mkdirSync(folder, { recursive: true });
-tool('strip', ['--strip-unneeded', '-o', target, source]);
-
-const symbols = tool('objdump', ['-T', target]).split('\n');
-const newest = (family) => {
-  const seen = symbols.flatMap((line) => new RegExp(`\\b${family}_([0-9.]+)`).exec(line)?.[1] ?? []);
-  return seen.sort(compare).at(-1) ?? null;
-};
-const floor = { glibc: newest('GLIBC'), glibcxx: newest('GLIBCXX'), cxxabi: newest('CXXABI') };
-const needed = [...tool('objdump', ['-p', target]).matchAll(/NEEDED\s+(\S+)/g)].map((m) => m[1]);
-const exported = symbols.filter((l) => / g .* \.text\s/.test(l)).map((l) => l.trim().split(/\s+/).at(-1));
-const bytes = statSync(target).size;
-writeFileSync(
-  join(folder, 'floor.json'),
-  `${JSON.stringify({ promised: FLOOR, ...floor, needed, bytes }, null, 2)}\n`,
-);
-
-say(`${relative(root, target)}: ${bytes >> 10} KiB, glibc >= ${floor.glibc}, needs ${needed.join(', ')}`);
 const faults = [];
-if (floor.glibc !== null && compare(floor.glibc, FLOOR) > 0) {
-  const culprits = symbols.filter((l) => compare(/\bGLIBC_([0-9.]+)/.exec(l)?.[1] ?? '0', FLOOR) > 0);
-  faults.push(`it needs glibc ${floor.glibc}, above the promised ${FLOOR}, because of:`);
-  faults.push(...culprits.map((l) => `  ${l.trim().split(/\s+/).slice(-2).join(' ')}`));
+for (const { source, target, facts, exports } of FILES) {
+  if (!existsSync(source)) give_up(`${relative(root, source)} is not there. Run: npm run build:native`);
+  mkdirSync(dirname(target), { recursive: true });
+  tool('strip', ['--strip-unneeded', '-o', target, source]);
+
+  const symbols = tool('objdump', ['-T', target]).split('\n');
+  const newest = (family) => {
+    const seen = symbols.flatMap((line) => new RegExp(`\\b${family}_([0-9.]+)`).exec(line)?.[1] ?? []);
+    return seen.sort(compare).at(-1) ?? null;
+  };
+  const floor = { glibc: newest('GLIBC'), glibcxx: newest('GLIBCXX'), cxxabi: newest('CXXABI') };
+  const needed = [...tool('objdump', ['-p', target]).matchAll(/NEEDED\s+(\S+)/g)].map((m) => m[1]);
+  const exported = symbols.filter((l) => / g .* \.text\s/.test(l)).map((l) => l.trim().split(/\s+/).at(-1));
+  const bytes = statSync(target).size;
+  writeFileSync(
+    join(folder, facts),
+    `${JSON.stringify({ promised: FLOOR, ...floor, needed, bytes }, null, 2)}\n`,
+  );
+
+  const name = relative(root, target);
+  say(`${name}: ${bytes >> 10} KiB, glibc >= ${floor.glibc}, needs ${needed.join(', ')}`);
+  if (floor.glibc !== null && compare(floor.glibc, FLOOR) > 0) {
+    const culprits = symbols.filter((l) => compare(/\bGLIBC_([0-9.]+)/.exec(l)?.[1] ?? '0', FLOOR) > 0);
+    faults.push(`${name} needs glibc ${floor.glibc}, above the promised ${FLOOR}, because of:`);
+    faults.push(...culprits.map((l) => `  ${l.trim().split(/\s+/).slice(-2).join(' ')}`));
+  }
+  if (floor.glibcxx || floor.cxxabi)
+    faults.push(`${name} needs a libstdc++, which should be linked statically`);
+  for (const library of needed) if (!LIBRARIES.includes(library)) faults.push(`${name} needs ${library}`);
+  for (const symbol of exported) if (!exports.test(symbol)) faults.push(`${name} exports ${symbol}`);
 }
-if (floor.glibcxx || floor.cxxabi) faults.push('it needs a libstdc++, which should be linked statically');
-for (const name of needed) if (!LIBRARIES.includes(name)) faults.push(`it needs ${name}`);
-for (const name of exported) if (!EXPORTS.includes(name)) faults.push(`it exports ${name}`);
 for (const fault of faults) say(fault);
 process.exitCode = faults.length > 0 ? 1 : 0;

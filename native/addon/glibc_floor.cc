@@ -1,7 +1,7 @@
-// What runs Node.js's own Linux binaries (glibc 2.28 since Node.js 18) shall run this addon,
-// although it is built on a newer system. Three things of the static libstdc++ and of glibc 2.29
-// to 2.36 would raise that floor; none is needed. scripts/prebuild.mjs checks the outcome. Linked
-// with --wrap for each name below (see CMakeLists.txt).
+// What runs Node.js's own Linux binaries (glibc 2.28 since Node.js 18) shall run this addon and the
+// drop-in library, although they are built on a newer system. Three things of the static libstdc++
+// and of glibc 2.29 to 2.36 would raise that floor; none is needed. scripts/prebuild.mjs checks the
+// outcome. Linked with --wrap for each name below (see glibc_floor.cmake).
 
 #include <features.h>  // __GLIBC__
 

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 
-#include "soft/provider.h"
 #include "verbs/open.h"
 #include "verbs/provider.h"
 
@@ -14,14 +13,8 @@
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 #undef ibv_query_port
-#undef ibv_get_device_list
 
 namespace millrace::verbs {
-
-const Provider* provider_of(const ibv_device* device) {
-  // One provider for now; the system's library becomes the fallback here when it is loaded.
-  return soft::provider();
-}
 
 namespace {
 const Provider& of(const ibv_context* context) { return *provider_of(context->device); }
@@ -34,10 +27,6 @@ using millrace::verbs::provider_of;
 
 extern "C" {
 
-ibv_device** ibv_get_device_list(int* num_devices) {
-  return millrace::soft::provider()->get_device_list(num_devices);
-}
-void ibv_free_device_list(ibv_device** list) { millrace::soft::provider()->free_device_list(list); }
 const char* ibv_get_device_name(ibv_device* device) {
   return provider_of(device)->get_device_name(device);
 }
@@ -161,163 +150,7 @@ int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
   return of(qp->context).detach_mcast(qp, gid, lid);
 }
 
-const char* ibv_wc_status_str(ibv_wc_status status) {
-  switch (status) {
-    case IBV_WC_SUCCESS:
-      return "success";
-    case IBV_WC_LOC_LEN_ERR:
-      return "local length error";
-    case IBV_WC_LOC_QP_OP_ERR:
-      return "local QP operation error";
-    case IBV_WC_LOC_EEC_OP_ERR:
-      return "local EE context operation error";
-    case IBV_WC_LOC_PROT_ERR:
-      return "local protection error";
-    case IBV_WC_WR_FLUSH_ERR:
-      return "work request flushed";
-    case IBV_WC_MW_BIND_ERR:
-      return "memory window bind error";
-    case IBV_WC_BAD_RESP_ERR:
-      return "bad response";
-    case IBV_WC_LOC_ACCESS_ERR:
-      return "local access error";
-    case IBV_WC_REM_INV_REQ_ERR:
-      return "remote invalid request";
-    case IBV_WC_REM_ACCESS_ERR:
-      return "remote access error";
-    case IBV_WC_REM_OP_ERR:
-      return "remote operation error";
-    case IBV_WC_RETRY_EXC_ERR:
-      return "transport retries exceeded";
-    case IBV_WC_RNR_RETRY_EXC_ERR:
-      return "receiver-not-ready retries exceeded";
-    case IBV_WC_LOC_RDD_VIOL_ERR:
-      return "local RDD violation";
-    case IBV_WC_REM_INV_RD_REQ_ERR:
-      return "remote invalid RD request";
-    case IBV_WC_REM_ABORT_ERR:
-      return "remote aborted";
-    case IBV_WC_INV_EECN_ERR:
-      return "invalid EE context number";
-    case IBV_WC_INV_EEC_STATE_ERR:
-      return "invalid EE context state";
-    case IBV_WC_FATAL_ERR:
-      return "fatal error";
-    case IBV_WC_RESP_TIMEOUT_ERR:
-      return "response timeout";
-    case IBV_WC_GENERAL_ERR:
-      return "general error";
-    case IBV_WC_TM_ERR:
-      return "tag matching error";
-    case IBV_WC_TM_RNDV_INCOMPLETE:
-      return "tag matching rendezvous incomplete";
-  }
-  return "unknown completion status";
-}
-
-const char* ibv_node_type_str(ibv_node_type type) {
-  switch (type) {
-    case IBV_NODE_CA:
-      return "channel adapter";
-    case IBV_NODE_SWITCH:
-      return "switch";
-    case IBV_NODE_ROUTER:
-      return "router";
-    case IBV_NODE_RNIC:
-      return "RNIC";
-    default:
-      return "unknown node type";
-  }
-}
-
-const char* ibv_port_state_str(ibv_port_state state) {
-  switch (state) {
-    case IBV_PORT_NOP:
-      return "no state change";
-    case IBV_PORT_DOWN:
-      return "down";
-    case IBV_PORT_INIT:
-      return "init";
-    case IBV_PORT_ARMED:
-      return "armed";
-    case IBV_PORT_ACTIVE:
-      return "active";
-    case IBV_PORT_ACTIVE_DEFER:
-      return "active deferred";
-  }
-  return "unknown port state";
-}
-
-const char* ibv_event_type_str(ibv_event_type event) {
-  switch (event) {
-    case IBV_EVENT_CQ_ERR:
-      return "CQ error";
-    case IBV_EVENT_QP_FATAL:
-      return "QP fatal error";
-    case IBV_EVENT_QP_REQ_ERR:
-      return "QP request error";
-    case IBV_EVENT_QP_ACCESS_ERR:
-      return "QP access error";
-    case IBV_EVENT_COMM_EST:
-      return "communication established";
-    case IBV_EVENT_SQ_DRAINED:
-      return "SQ drained";
-    case IBV_EVENT_SRQ_ERR:
-      return "SRQ error";
-    case IBV_EVENT_SRQ_LIMIT_REACHED:
-      return "SRQ limit reached";
-    case IBV_EVENT_QP_LAST_WQE_REACHED:
-      return "last WQE reached";
-    case IBV_EVENT_DEVICE_FATAL:
-      return "device fatal error";
-    case IBV_EVENT_PORT_ACTIVE:
-      return "port active";
-    case IBV_EVENT_PORT_ERR:
-      return "port error";
-    default:
-      return "other event";
-  }
-}
-
 /** Memory of this library is in files of their own; fork needs no preparation. */
 int ibv_fork_init(void) { return 0; }
 
 }  // extern "C"
-
-namespace millrace::verbs {
-
-const char* wc_status_name(ibv_wc_status status) {
-  switch (status) {
-#define MILLRACE_NAME(x) \
-  case x:                \
-    return #x
-    MILLRACE_NAME(IBV_WC_SUCCESS);
-    MILLRACE_NAME(IBV_WC_LOC_LEN_ERR);
-    MILLRACE_NAME(IBV_WC_LOC_QP_OP_ERR);
-    MILLRACE_NAME(IBV_WC_LOC_EEC_OP_ERR);
-    MILLRACE_NAME(IBV_WC_LOC_PROT_ERR);
-    MILLRACE_NAME(IBV_WC_WR_FLUSH_ERR);
-    MILLRACE_NAME(IBV_WC_MW_BIND_ERR);
-    MILLRACE_NAME(IBV_WC_BAD_RESP_ERR);
-    MILLRACE_NAME(IBV_WC_LOC_ACCESS_ERR);
-    MILLRACE_NAME(IBV_WC_REM_INV_REQ_ERR);
-    MILLRACE_NAME(IBV_WC_REM_ACCESS_ERR);
-    MILLRACE_NAME(IBV_WC_REM_OP_ERR);
-    MILLRACE_NAME(IBV_WC_RETRY_EXC_ERR);
-    MILLRACE_NAME(IBV_WC_RNR_RETRY_EXC_ERR);
-    MILLRACE_NAME(IBV_WC_LOC_RDD_VIOL_ERR);
-    MILLRACE_NAME(IBV_WC_REM_INV_RD_REQ_ERR);
-    MILLRACE_NAME(IBV_WC_REM_ABORT_ERR);
-    MILLRACE_NAME(IBV_WC_INV_EECN_ERR);
-    MILLRACE_NAME(IBV_WC_INV_EEC_STATE_ERR);
-    MILLRACE_NAME(IBV_WC_FATAL_ERR);
-    MILLRACE_NAME(IBV_WC_RESP_TIMEOUT_ERR);
-    MILLRACE_NAME(IBV_WC_GENERAL_ERR);
-    MILLRACE_NAME(IBV_WC_TM_ERR);
-    MILLRACE_NAME(IBV_WC_TM_RNDV_INCOMPLETE);
-#undef MILLRACE_NAME
-  }
-  return "IBV_WC_UNKNOWN";
-}
-
-}  // namespace millrace::verbs

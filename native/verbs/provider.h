@@ -1,6 +1,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -66,6 +67,30 @@ struct Provider {
   int (*destroy_ah)(ibv_ah* ah);
   int (*attach_mcast)(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
   int (*detach_mcast)(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
+
+  // Entries that a provider may leave out: null means EOPNOTSUPP, which api_optional.cc answers.
+  int (*query_gid_ex)(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_entry* entry,
+                      uint32_t flags, size_t entry_size) = nullptr;
+  ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, size_t max_entries,
+                             uint32_t flags, size_t entry_size) = nullptr;
+  /** The MAC address and VLAN behind the GID in `attr`; Ethernet ports only. */
+  int (*resolve_eth_l2_from_gid)(ibv_context* context, ibv_ah_attr* attr,
+                                 uint8_t mac[ETHERNET_LL_SIZE], uint16_t* vid) = nullptr;
+  int (*rereg_mr)(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length,
+                  int access) = nullptr;
+  ibv_mr* (*reg_dmabuf_mr)(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+                           int access) = nullptr;
+  ibv_context* (*import_device)(int fd) = nullptr;
+  ibv_pd* (*import_pd)(ibv_context* context, uint32_t handle) = nullptr;
+  void (*unimport_pd)(ibv_pd* pd) = nullptr;
+  ibv_mr* (*import_mr)(ibv_pd* pd, uint32_t handle) = nullptr;
+  void (*unimport_mr)(ibv_mr* mr) = nullptr;
+  ibv_dm* (*import_dm)(ibv_context* context, uint32_t handle) = nullptr;
+  void (*unimport_dm)(ibv_dm* dm) = nullptr;
+  ibv_qp_ex* (*qp_to_qp_ex)(ibv_qp* qp) = nullptr;
+  int (*query_ece)(ibv_qp* qp, ibv_ece* ece) = nullptr;
+  int (*set_ece)(ibv_qp* qp, ibv_ece* ece) = nullptr;
+  int (*query_qp_data_in_order)(ibv_qp* qp, ibv_wr_opcode opcode, uint32_t flags) = nullptr;
 };
 
 /** Symbolic name of a completion status, e.g. "IBV_WC_RNR_RETRY_EXC_ERR"; never null. */
