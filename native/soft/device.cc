@@ -3,6 +3,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -25,82 +26,34 @@ namespace {
 
 thread_local base::Status last;  // see soft::last_error()
 
-/** "soft0" in the locally administered part of the EUI-64 space. */
-constexpr uint64_t kGuid = 0x02736F6674300000u;
-constexpr uint16_t kLid = 1;
+struct DeviceTable {
+  ibv_device devices[kDevices] = {};
+  DeviceTable() {
+    for (uint32_t k = 0; k < kDevices; ++k) {
+      ibv_device& device = devices[k];
+      device.node_type = IBV_NODE_CA;
+      device.transport_type = IBV_TRANSPORT_IB;
+      snprintf(device.name, sizeof(device.name), "soft%u", k);
+      snprintf(device.dev_name, sizeof(device.dev_name), "millrace%u", k);
+      snprintf(device.dev_path, sizeof(device.dev_path), "/nonexistent/millrace%u", k);
+      snprintf(device.ibdev_path, sizeof(device.ibdev_path), "/nonexistent/soft%u", k);
+    }
+  }
+};
 
-ibv_device make_device() {
-  ibv_device device = {};
-  device.node_type = IBV_NODE_CA;
-  device.transport_type = IBV_TRANSPORT_IB;
-  strcpy(device.name, "soft0");
-  strcpy(device.dev_name, "millrace0");
-  strcpy(device.dev_path, "/nonexistent/millrace0");
-  strcpy(device.ibdev_path, "/nonexistent/soft0");
-  return device;
+/** Their addresses are who they are; how many of them are listed is the environment's business. */
+DeviceTable& table() {
+  static DeviceTable devices;
+  return devices;
 }
 
-ibv_device& the_device() {
-  static ibv_device device = make_device();
-  return device;
-}
-
-void fill_port(ibv_port_attr* attr) {
-  attr->state = IBV_PORT_ACTIVE;
-  attr->max_mtu = IBV_MTU_4096;
-  attr->active_mtu = IBV_MTU_4096;
-  attr->gid_tbl_len = 1;
-  attr->port_cap_flags = 0;
-  attr->max_msg_sz = 1u << 31;
-  attr->pkey_tbl_len = 1;
-  attr->lid = kLid;
-  attr->sm_lid = kLid;
-  attr->max_vl_num = 1;
-  attr->active_width = 2;   // 4X
-  attr->active_speed = 32;  // EDR
-  attr->phys_state = 5;     // link up
-  attr->link_layer = IBV_LINK_LAYER_INFINIBAND;
-}
-
-void fill_device(ibv_device_attr* attr) {
-  *attr = {};
-  strcpy(attr->fw_ver, "1.0");
-  attr->node_guid = htobe64(kGuid);
-  attr->sys_image_guid = htobe64(kGuid);
-  attr->max_mr_size = ~uint64_t{0} >> 1;
-  attr->page_size_cap = ~uint64_t{0xFFF};
-  attr->vendor_id = 0x02736F;
-  attr->max_qp = kQps;
-  attr->max_qp_wr = 16384;
-  attr->device_cap_flags =
-      IBV_DEVICE_XRC | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD;
-  attr->max_sge = kMaxSendSge;
-  attr->max_sge_rd = kMaxSendSge;
-  attr->max_cq = 4096;
-  attr->max_cqe = kMaxCqe;
-  attr->max_mr = kMrs;
-  attr->max_pd = 1 << 20;
-  attr->max_qp_rd_atom = 16;
-  attr->max_res_rd_atom = 16 * kQps;
-  attr->max_qp_init_rd_atom = 16;
-  attr->atomic_cap = IBV_ATOMIC_NONE;
-  attr->max_srq = kSrqs;
-  attr->max_srq_wr = kMaxSrqWr;
-  attr->max_srq_sge = kMaxSrqSge;
-  attr->max_pkeys = 1;
-  attr->local_ca_ack_delay = 0;
-  attr->phys_port_cnt = 1;
-}
-
-int port_is_one(uint8_t port) {
-  return port == 1 ? 0
-                   : fail(EINVAL, "query a port",
-                          base::format("port %u does not exist; there is port 1", port));
+uint32_t number_of(const ibv_device* device) {
+  return static_cast<uint32_t>(device - table().devices);
 }
 
 void set_ops(Context& context) {
   ibv_context& handle = context.verbs.context;
-  handle.device = &the_device();
+  handle.device = &table().devices[context.device];
   handle.cmd_fd = -1;
   handle.num_comp_vectors = 1;
   handle.abi_compat = __VERBS_ABI_IS_EXTENDED;
@@ -112,6 +65,7 @@ void set_ops(Context& context) {
   context.verbs.sz = sizeof(verbs_context);
   context.verbs.query_port = query_port_ex;
   context.verbs.query_device_ex = query_device_ex;
+  context.verbs.query_rt_values = query_rt_values;
   context.verbs.open_xrcd = open_xrcd;
   context.verbs.close_xrcd = close_xrcd;
   context.verbs.create_srq_ex = create_srq_ex;
@@ -130,24 +84,33 @@ void remember(base::Status status) {
 const base::Status& last_remembered() { return last; }
 
 ibv_device** get_device_list(int* count) {
-  ibv_device** list = static_cast<ibv_device**>(calloc(2, sizeof(ibv_device*)));
+  if (count != nullptr) *count = 0;
+  base::Result<uint32_t> there = device_count();
+  if (!there.ok()) return fail_null(there.status());
+  ibv_device** list = static_cast<ibv_device**>(calloc(there.value() + 1, sizeof(ibv_device*)));
   if (list == nullptr) return fail_null(ENOMEM, "list RDMA devices");
-  list[0] = &the_device();
-  if (count != nullptr) *count = 1;
+  for (uint32_t k = 0; k < there.value(); ++k) list[k] = &table().devices[k];
+  if (count != nullptr) *count = static_cast<int>(there.value());
   return list;
 }
 
 void free_device_list(ibv_device** list) { free(list); }
 const char* get_device_name(ibv_device* device) { return device->name; }
-__be64 get_device_guid(ibv_device*) { return htobe64(kGuid); }
-int get_device_index(ibv_device*) { return 0; }
-bool owns_device(const ibv_device* device) { return device == &the_device(); }
+__be64 get_device_guid(ibv_device* device) { return htobe64(device_guid(number_of(device))); }
+int get_device_index(ibv_device* device) { return static_cast<int>(number_of(device)); }
+bool owns_device(const ibv_device* device) {
+  return device >= table().devices && device < table().devices + kDevices;
+}
 
-ibv_context* open_device(ibv_device*) {
+ibv_context* open_device(ibv_device* device) {
+  base::Result<Link> link = link_layer();
+  if (!link.ok()) return fail_null(link.status());
   base::Result<Process*> process = Process::acquire();
   if (!process.ok()) return fail_null(process.status());
   auto context = std::make_unique<Context>();
   context->process = process.value();
+  context->device = number_of(device);
+  context->link = link.value();
   set_ops(*context);
   ibv_context& handle = context->verbs.context;
   pthread_mutex_init(&handle.mutex, nullptr);
@@ -177,61 +140,6 @@ int close_device(ibv_context* handle) {
   context->process->release();
   pthread_mutex_destroy(&handle->mutex);
   delete context;
-  return 0;
-}
-
-int query_device(ibv_context*, ibv_device_attr* attr) {
-  fill_device(attr);
-  return 0;
-}
-
-int query_device_ex(ibv_context*, const ibv_query_device_ex_input* input, ibv_device_attr_ex* attr,
-                    size_t size) {
-  if (input != nullptr && input->comp_mask != 0) return EINVAL;
-  if (size < sizeof(ibv_device_attr)) return EINVAL;
-  ibv_device_attr_ex full = {};
-  fill_device(&full.orig_attr);
-  memcpy(attr, &full, std::min(size, sizeof(full)));
-  if (size > sizeof(full))
-    memset(reinterpret_cast<char*>(attr) + sizeof(full), 0, size - sizeof(full));
-  return 0;
-}
-
-int query_port_ex(ibv_context*, uint8_t port, ibv_port_attr* attr, size_t size) {
-  if (int error = port_is_one(port)) return error;
-  ibv_port_attr full = {};
-  fill_port(&full);
-  memset(attr, 0, size);
-  memcpy(attr, &full, std::min(size, sizeof(full)));
-  return 0;
-}
-
-int query_port(ibv_context*, uint8_t port, _compat_ibv_port_attr* attr) {
-  if (int error = port_is_one(port)) return error;
-  // The old structure is the start of the new one, up to and with link_layer.
-  ibv_port_attr full = {};
-  fill_port(&full);
-  memcpy(static_cast<void*>(attr), &full,
-         offsetof(ibv_port_attr, link_layer) + sizeof(full.link_layer));
-  return 0;
-}
-
-int query_gid(ibv_context*, uint8_t port, int index, ibv_gid* gid) {
-  if (int error = port_is_one(port)) return error;
-  if (index != 0)
-    return fail(EINVAL, "query a GID",
-                base::format("index %d does not exist; there is index 0", index));
-  gid->global.subnet_prefix = htobe64(0xFE80000000000000u);
-  gid->global.interface_id = htobe64(kGuid);
-  return 0;
-}
-
-int query_pkey(ibv_context*, uint8_t port, int index, __be16* pkey) {
-  if (int error = port_is_one(port)) return error;
-  if (index != 0)
-    return fail(EINVAL, "query a P_Key",
-                base::format("index %d does not exist; there is index 0", index));
-  *pkey = htobe16(0xFFFF);
   return 0;
 }
 
@@ -314,7 +222,8 @@ int dealloc_pd(ibv_pd* handle) {
   Pd* pd = &Pd::of(handle);
   const uint32_t users = pd->users.load();
   if (users != 0)
-    return fail(EBUSY, "free a PD", base::format("%u regions, SRQs and QPs are in it", users));
+    return fail(EBUSY, "free a PD",
+                base::format("%u regions, SRQs, QPs and address handles are in it", users));
   Context::of(handle->context).objects.fetch_sub(1, std::memory_order_relaxed);
   delete pd;
   return 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "soft/port.h"
 #include "soft/process.h"
 
 namespace millrace::soft {
@@ -21,6 +22,8 @@ struct Context {
   verbs_context verbs = {};
 
   Process* process = nullptr;
+  uint32_t device = 0;            ///< k of soft<k>
+  Link link = Link::kInfiniband;  ///< of its port
 
   /** QPs of this context, for polls that carry waiting work requests on. See Process for the order
    * of locks. */
@@ -45,11 +48,11 @@ struct Context {
   ibv_context* handle() { return &verbs.context; }
 };
 
-/** A protection domain: nothing but a number that SRQs and regions carry. */
+/** A protection domain: nothing but a number that SRQs, QPs and regions carry. */
 struct Pd {
   ibv_pd pd = {};
   uint32_t number = 0;
-  std::atomic<uint32_t> users{0};  ///< regions, SRQs, QPs
+  std::atomic<uint32_t> users{0};  ///< regions, SRQs, QPs, address handles
   static Pd& of(ibv_pd* handle) { return *reinterpret_cast<Pd*>(handle); }
 };
 
@@ -67,13 +70,12 @@ int get_device_index(ibv_device* device);
 bool owns_device(const ibv_device* device);
 ibv_context* open_device(ibv_device* device);
 int close_device(ibv_context* context);
+/** IBV_DEVICE_*: what is true of the device that this context is of. */
+unsigned device_cap_flags(const Context& context);
 int query_device(ibv_context* context, ibv_device_attr* attr);
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
                     ibv_device_attr_ex* attr, size_t size);
-int query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attr);
-int query_port_ex(ibv_context* context, uint8_t port, ibv_port_attr* attr, size_t size);
-int query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid);
-int query_pkey(ibv_context* context, uint8_t port, int index, __be16* pkey);
+int query_rt_values(ibv_context* context, ibv_values_ex* values);
 int get_async_event(ibv_context* context, ibv_async_event* event);
 void ack_async_event(ibv_async_event* event);
 ibv_pd* alloc_pd(ibv_context* context);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "soft/ah.h"
 #include "soft/channel.h"
 #include "soft/cq.h"
 #include "soft/device.h"
@@ -18,10 +19,6 @@ namespace millrace::soft {
 
 namespace {
 
-ibv_ah* create_ah(ibv_pd*, ibv_ah_attr*) {
-  return fail_null(EOPNOTSUPP, "create an address handle", "this device has no UD QPs, so far");
-}
-int destroy_ah(ibv_ah*) { return EOPNOTSUPP; }
 int attach_mcast(ibv_qp*, const ibv_gid*, uint16_t) { return EOPNOTSUPP; }
 int detach_mcast(ibv_qp*, const ibv_gid*, uint16_t) { return EOPNOTSUPP; }
 
@@ -38,7 +35,11 @@ constexpr verbs::Provider kProvider = {
     .query_device = query_device,
     .query_port = query_port,
     .query_gid = query_gid,
+    .query_gid_ex = query_gid_ex,
+    .query_gid_table = query_gid_table,
+    .query_gid_type = query_gid_type,
     .query_pkey = query_pkey,
+    .get_pkey_index = get_pkey_index,
     .get_async_event = get_async_event,
     .ack_async_event = ack_async_event,
     .alloc_pd = alloc_pd,
@@ -63,7 +64,10 @@ constexpr verbs::Provider kProvider = {
     .query_qp = query_qp,
     .destroy_qp = destroy_qp,
     .create_ah = create_ah,
+    .init_ah_from_wc = init_ah_from_wc,
+    .create_ah_from_wc = create_ah_from_wc,
     .destroy_ah = destroy_ah,
+    .resolve_eth_l2_from_gid = resolve_eth_l2_from_gid,
     .attach_mcast = attach_mcast,
     .detach_mcast = detach_mcast,
 };

@@ -9,7 +9,7 @@
 
 namespace millrace::soft {
 
-/** The software device's table. Static; never null. Its only device is called "soft0". */
+/** The software device's table. Static; never null. Its devices are called "soft0" to "soft7". */
 const verbs::Provider* provider();
 
 /**

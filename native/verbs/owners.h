@@ -56,6 +56,7 @@ using ChannelPtr = Owner<ibv_comp_channel, ibv_destroy_comp_channel>;
 using CqPtr = Owner<ibv_cq, ibv_destroy_cq>;
 using SrqPtr = Owner<ibv_srq, ibv_destroy_srq>;
 using QpPtr = Owner<ibv_qp, ibv_destroy_qp>;
+using AhPtr = Owner<ibv_ah, ibv_destroy_ah>;
 using XrcdPtr = Owner<ibv_xrcd, close_xrcd>;
 
 }  // namespace millrace::verbs
