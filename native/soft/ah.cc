@@ -107,12 +107,6 @@ int init_ah_from_wc(ibv_context* handle, uint8_t port, ibv_wc* wc, ibv_grh* grh,
   return 0;
 }
 
-ibv_ah* create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, uint8_t port) {
-  ibv_ah_attr attr;
-  if (init_ah_from_wc(pd->context, port, wc, grh, &attr) != 0) return nullptr;
-  return create_ah(pd, &attr);
-}
-
 int resolve_eth_l2_from_gid(ibv_context* handle, ibv_ah_attr* attr, uint8_t mac[6], uint16_t* vid) {
   const Context& context = Context::of(handle);
   if (!mac_of_gid(context.link, attr->grh.dgid, mac)) {

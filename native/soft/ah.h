@@ -40,7 +40,6 @@ int destroy_ah(ibv_ah* ah);
  */
 int init_ah_from_wc(ibv_context* context, uint8_t port, ibv_wc* wc, ibv_grh* grh,
                     ibv_ah_attr* attr);
-ibv_ah* create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, uint8_t port);
 /** The Ethernet address behind a global address. 0, or -1 with errno. No VLANs: `vid` is 0xFFFF. */
 int resolve_eth_l2_from_gid(ibv_context* context, ibv_ah_attr* attr, uint8_t mac[6], uint16_t* vid);
 

@@ -235,28 +235,11 @@ ssize_t query_gid_table(ibv_context* handle, ibv_gid_entry* entries, size_t coun
   return static_cast<ssize_t>(there);
 }
 
-int query_gid_type(ibv_context* handle, uint8_t port, unsigned int index, unsigned int* type) {
-  const Context& context = Context::of(handle);
-  const bool there =
-      check_port("query a GID's type", port) == 0 &&
-      check_index("query a GID's type", static_cast<int>(index), gid_count(context.link)) == 0;
-  if (!there) return -1;
-  *type = gid_type(context.link, index) == IBV_GID_TYPE_ROCE_V2 ? 1 : 0;
-  return 0;
-}
-
 int query_pkey(ibv_context*, uint8_t port, int index, __be16* pkey) {
   if (int error = check_port("query a P_Key", port)) return error;
   if (int error = check_index("query a P_Key", index, 1)) return error;
   *pkey = htobe16(kDefaultPkey);
   return 0;
-}
-
-int get_pkey_index(ibv_context*, uint8_t port, __be16 pkey) {
-  if (check_port("find a P_Key", port) != 0) return -1;
-  if (pkey == htobe16(kDefaultPkey)) return 0;
-  (void)fail(ENOENT, "find a P_Key", base::format("the port has 0xffff, not %#x", be16toh(pkey)));
-  return -1;
 }
 
 }  // namespace millrace::soft

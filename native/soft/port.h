@@ -66,10 +66,6 @@ int query_gid_ex(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_en
 /** Entries written, or the negative errno value. */
 ssize_t query_gid_table(ibv_context* context, ibv_gid_entry* entries, size_t count, uint32_t flags,
                         size_t size);
-/** What libibverbs keeps private: 0 is IB or RoCE v1, 1 is RoCE v2. */
-int query_gid_type(ibv_context* context, uint8_t port, unsigned int index, unsigned int* type);
 int query_pkey(ibv_context* context, uint8_t port, int index, __be16* pkey);
-/** Index of a P_Key in the port's table; -1 if it is not there. */
-int get_pkey_index(ibv_context* context, uint8_t port, __be16 pkey);
 
 }  // namespace millrace::soft

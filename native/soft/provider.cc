@@ -35,11 +35,7 @@ constexpr verbs::Provider kProvider = {
     .query_device = query_device,
     .query_port = query_port,
     .query_gid = query_gid,
-    .query_gid_ex = query_gid_ex,
-    .query_gid_table = query_gid_table,
-    .query_gid_type = query_gid_type,
     .query_pkey = query_pkey,
-    .get_pkey_index = get_pkey_index,
     .get_async_event = get_async_event,
     .ack_async_event = ack_async_event,
     .alloc_pd = alloc_pd,
@@ -64,12 +60,13 @@ constexpr verbs::Provider kProvider = {
     .query_qp = query_qp,
     .destroy_qp = destroy_qp,
     .create_ah = create_ah,
-    .init_ah_from_wc = init_ah_from_wc,
-    .create_ah_from_wc = create_ah_from_wc,
     .destroy_ah = destroy_ah,
-    .resolve_eth_l2_from_gid = resolve_eth_l2_from_gid,
     .attach_mcast = attach_mcast,
     .detach_mcast = detach_mcast,
+    .query_gid_ex = query_gid_ex,
+    .query_gid_table = query_gid_table,
+    .resolve_eth_l2_from_gid = resolve_eth_l2_from_gid,
+    .init_ah_from_wc = init_ah_from_wc,
 };
 
 }  // namespace

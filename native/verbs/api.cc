@@ -50,19 +50,8 @@ int ibv_query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* at
 int ibv_query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid) {
   return of(context).query_gid(context, port, index, gid);
 }
-int _ibv_query_gid_ex(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_entry* entry,
-                      uint32_t flags, size_t entry_size) {
-  return of(context).query_gid_ex(context, port, index, entry, flags, entry_size);
-}
-ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entries, size_t max_entries,
-                             uint32_t flags, size_t entry_size) {
-  return of(context).query_gid_table(context, entries, max_entries, flags, entry_size);
-}
 int ibv_query_pkey(ibv_context* context, uint8_t port, int index, __be16* pkey) {
   return of(context).query_pkey(context, port, index, pkey);
-}
-int ibv_get_pkey_index(ibv_context* context, uint8_t port, __be16 pkey) {
-  return of(context).get_pkey_index(context, port, pkey);
 }
 int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   return of(context).get_async_event(context, event);
@@ -153,17 +142,6 @@ int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init
 int ibv_destroy_qp(ibv_qp* qp) { return of(qp->context).destroy_qp(qp); }
 
 ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) { return of(pd->context).create_ah(pd, attr); }
-int ibv_init_ah_from_wc(ibv_context* context, uint8_t port, ibv_wc* wc, ibv_grh* grh,
-                        ibv_ah_attr* attr) {
-  return of(context).init_ah_from_wc(context, port, wc, grh, attr);
-}
-ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, uint8_t port) {
-  return of(pd->context).create_ah_from_wc(pd, wc, grh, port);
-}
-int ibv_resolve_eth_l2_from_gid(ibv_context* context, ibv_ah_attr* attr,
-                                uint8_t mac[ETHERNET_LL_SIZE], uint16_t* vid) {
-  return of(context).resolve_eth_l2_from_gid(context, attr, mac, vid);
-}
 int ibv_destroy_ah(ibv_ah* ah) { return of(ah->context).destroy_ah(ah); }
 int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
   return of(qp->context).attach_mcast(qp, gid, lid);

@@ -32,14 +32,7 @@ struct Provider {
   int (*query_device)(ibv_context* context, ibv_device_attr* attr);
   int (*query_port)(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attr);
   int (*query_gid)(ibv_context* context, uint8_t port, int index, ibv_gid* gid);
-  int (*query_gid_ex)(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_entry* entry,
-                      uint32_t flags, size_t entry_size);
-  ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, size_t max_entries,
-                             uint32_t flags, size_t entry_size);
-  /** libibverbs' private ibv_query_gid_type: 0 is IB or RoCE v1, 1 is RoCE v2; -1 with errno. */
-  int (*query_gid_type)(ibv_context* context, uint8_t port, unsigned int index, unsigned int* type);
   int (*query_pkey)(ibv_context* context, uint8_t port, int index, __be16* pkey);
-  int (*get_pkey_index)(ibv_context* context, uint8_t port, __be16 pkey);
   int (*get_async_event)(ibv_context* context, ibv_async_event* event);
   void (*ack_async_event)(ibv_async_event* event);
 
@@ -71,12 +64,7 @@ struct Provider {
   int (*destroy_qp)(ibv_qp* qp);
 
   ibv_ah* (*create_ah)(ibv_pd* pd, ibv_ah_attr* attr);
-  int (*init_ah_from_wc)(ibv_context* context, uint8_t port, ibv_wc* wc, ibv_grh* grh,
-                         ibv_ah_attr* attr);
-  ibv_ah* (*create_ah_from_wc)(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, uint8_t port);
   int (*destroy_ah)(ibv_ah* ah);
-  int (*resolve_eth_l2_from_gid)(ibv_context* context, ibv_ah_attr* attr, uint8_t mac[6],
-                                 uint16_t* vid);
   int (*attach_mcast)(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
   int (*detach_mcast)(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
 
@@ -88,6 +76,12 @@ struct Provider {
   /** The MAC address and VLAN behind the GID in `attr`; Ethernet ports only. */
   int (*resolve_eth_l2_from_gid)(ibv_context* context, ibv_ah_attr* attr,
                                  uint8_t mac[ETHERNET_LL_SIZE], uint16_t* vid) = nullptr;
+  /**
+   * The way back to the sender of a received datagram. `grh` is the start of the receive buffer,
+   * read only when the completion says that it holds a network header. 0, or -1 with errno.
+   */
+  int (*init_ah_from_wc)(ibv_context* context, uint8_t port, ibv_wc* wc, ibv_grh* grh,
+                         ibv_ah_attr* attr) = nullptr;
   int (*rereg_mr)(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length,
                   int access) = nullptr;
   ibv_mr* (*reg_dmabuf_mr)(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
