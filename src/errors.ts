@@ -187,6 +187,15 @@ export const CODES = define({
       'A record or a control message of that peer failed its checks; the message says which. Only that peer is concerned.',
     remedy: 'Run the same version of the library in all members; report it if they are.',
   },
+  ERR_SUBSCRIPTION_LATE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'Messages of a peer overtook its subscriptions',
+    cause:
+      'What a peer subscribed to before it sent a message is known to whoever receives that message. These messages waited for such subscriptions as long as the limit in the message allows, and were then delivered without them: the control connection of that peer is very slow or broken, or the peer was stopped between the two.',
+    remedy:
+      'Look for a stopped or overloaded process. Answers that were published meanwhile may not have reached that peer; let it ask again.',
+  },
 
   // ---- codecs and schemas ------------------------------------------------------------------------------------------
   ERR_ENCODE: {

@@ -106,6 +106,9 @@ export class Destination implements PeerPart {
     peer.destinations.add(this);
   }
 
+  get lane(): number {
+    return this.host.lane;
+  }
   get outstanding(): number {
     return this.sent - this.consumed;
   }

@@ -9,6 +9,7 @@ import { reportMismatch } from './mismatch.js';
 import { type AnyOutChannel, type OutboundHost, OutChannel, type OutOptions } from './outbound.js';
 import { Peer, type PeerEnd, SELF } from './peer.js';
 import { Pump, type PumpWork, type WaitMode } from './pump.js';
+import { Seals } from './seals.js';
 import { Status } from './status.js';
 import { LocalSubscription, type Origin, type Wanted } from './subscription.js';
 import { readSubscribe, readUnsubscribe } from './subscriptions.js';
@@ -49,6 +50,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   readonly clock: Clock;
   readonly transport: Transport;
   readonly control: Control;
+  readonly seals: Seals;
   readonly inbound: Inbound;
   readonly pump: Pump;
   readonly status = new Status();
@@ -94,6 +96,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
         for (const destination of peer.destinations) this.#later.add(destination as Destination);
       },
     );
+    this.seals = new Seals(this.control);
     this.inbound = new Inbound(this);
     this.pump = new Pump(this.transport, clock, options.mode, this);
   }
@@ -137,6 +140,8 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     // The last rows must be with the transport: it closes a lane when what it accepted there is sent.
     this.transport.flush();
     this.#native.closeLane(this.transport.handle, channel.lane);
+    // Its number can be given to another one.
+    for (const peer of this.peers.values()) peer.sealed.delete(channel.lane);
   }
 
   openLane(): number {
@@ -148,9 +153,14 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     const subscription = new LocalSubscription(this.#nextSubscription++, wanted, status);
     this.inbound.locals.set(subscription.id, subscription);
     const body = subscription.body(this.transport.maxRow);
-    for (const peer of this.peers.values()) this.#cluster.send(peer.index, 'subscribe', body);
+    for (const peer of this.peers.values()) this.#tell(peer, body);
     if (wanted.echo) this.#subscribed(this.self, body);
     return subscription;
+  }
+
+  #tell(peer: Peer, body: Record<string, unknown>): void {
+    this.#cluster.send(peer.index, 'subscribe', body);
+    this.seals.told(peer);
   }
 
   unsubscribeAll(subscription: LocalSubscription): void {
@@ -281,6 +291,15 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
 
   // ---- for publishing channels (OutboundHost) -------------------------------------------------------------------------
 
+  get unsealed(): boolean {
+    return this.seals.pending;
+  }
+  seal(): void {
+    this.seals.seal();
+  }
+  sealLane(peer: Peer, lane: number): void {
+    this.seals.lane(peer, lane);
+  }
   nextGeneration(): number {
     this.#generation = (this.#generation + 1) >>> 0;
     return this.#generation;
@@ -382,6 +401,10 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     else this.#cluster.send(peer.index, 'unsubscribe', { id });
   }
 
+  released(): void {
+    this.pump.wake();
+  }
+
   fault(peer: Peer, error: Error): void {
     this.faults++;
     peer.faults++;
@@ -429,7 +452,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
       this.transport.frames.push(peer, batch, start, end);
     this.#early.delete(info.index);
     for (const subscription of this.inbound.locals.values()) {
-      this.#cluster.send(info.index, 'subscribe', subscription.body(this.transport.maxRow));
+      this.#tell(peer, subscription.body(this.transport.maxRow));
     }
     this.status.emit({ type: 'peer-joined', peer: peer.identity });
     this.pump.wake();
@@ -449,6 +472,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     this.transport.flush();
     this.#settleRows();
     this.control.forget(peer);
+    this.seals.forget(peer);
     this.#giveUp(peer, why);
     if (why === 'died') {
       this.status.emit({
@@ -478,8 +502,11 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   message(info: PeerInfo, type: string, body: unknown): void {
     const peer = this.peers.get(info.index);
     if (this.closed || peer === undefined) return;
-    if (type === 'subscribe') this.#subscribed(peer, body);
-    else if (type === 'unsubscribe') this.#unsubscribed(peer, body);
+    if (type === 'subscribe') {
+      this.#subscribed(peer, body);
+      this.inbound.gate.heard(peer);
+    }
+    if (type === 'unsubscribe') this.#unsubscribed(peer, body);
     else if (type === 'announce') this.#announced(peer, body);
     // Other types are a later version's.
   }

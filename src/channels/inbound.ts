@@ -4,6 +4,7 @@ import type { Clock } from './clock.js';
 import type { Codec } from './codec/codec.js';
 import { announced, builtin } from './codecs.js';
 import { Batch, type EndMark } from './frames.js';
+import { Gate } from './gate.js';
 import { reportMismatch } from './mismatch.js';
 import type { Peer } from './peer.js';
 import { TURN_MESSAGES } from './pump.js';
@@ -19,6 +20,8 @@ import {
   KIND,
   RECORD_BYTES,
   type SubscribedBody,
+  sequenceAt,
+  sizeAt,
   TIME_WORD,
   WORD,
 } from './wire.js';
@@ -40,6 +43,8 @@ export interface InboundHost {
   unsubscribe(peer: Peer, id: number): void;
   /** A counted fault of one peer (I9). */
   fault(peer: Peer, error: Error): void;
+  /** Held frames may be delivered now. */
+  released(): void;
 }
 
 /**
@@ -68,7 +73,12 @@ export class Inbound {
   /** Records for which nobody is (any more), and records of kinds that this version does not know. */
   strays = 0;
 
-  constructor(private readonly host: InboundHost) {}
+  /** Holds back frames that came before subscriptions which their sender had made earlier. */
+  readonly gate: Gate;
+
+  constructor(private readonly host: InboundHost) {
+    this.gate = new Gate(host);
+  }
 
   /** Opens the counts of a channel of this member. Names that only patterns hear are not kept: there may be any number. */
   count(channel: string): InboundCounts {
@@ -97,11 +107,21 @@ export class Inbound {
    */
   deliver(deadline: number, fresh: boolean): boolean {
     const { frames } = this.host.transport;
+    const { gate } = this;
     if (fresh) this.#messages = 0;
-    if (frames.empty || this.#messages >= TURN_MESSAGES) return false;
+    if ((frames.empty && gate.due === undefined) || this.#messages >= TURN_MESSAGES) return false;
     this.#looked = this.#messages;
+    if (gate.due !== undefined && !this.#deliverHeld(deadline)) return true;
     while (!frames.empty && !this.host.transport.closed) {
       const { peer, what } = frames;
+      if (peer.held) {
+        if (what instanceof Batch) this.#consumedIn(peer, what, frames.start, frames.end);
+        gate.add(peer, what, frames.start, frames.end);
+        frames.shift();
+        if (!(what instanceof Batch)) gate.ended(peer);
+        if (gate.due !== undefined && !this.#deliverHeld(deadline)) break;
+        continue;
+      }
       if (!(what instanceof Batch)) {
         frames.shift();
         this.#peerEnded(peer, what);
@@ -122,18 +142,39 @@ export class Inbound {
 
   /** Looks through frames that wait for CONSUMED records, so that a loop of next() that never yields still gets room. */
   takeConsumed(): void {
-    this.host.transport.frames.scan((peer, { u32, f64 }, start, end) => {
-      for (let at = start; at < end; ) {
-        const word = at >>> 2;
-        const bits = u32[word + WORD.BITS]!;
-        const size = (RECORD_BYTES + (bits >>> 16) + u32[word + WORD.LENGTH]! + 7) & ~7;
-        if ((bits & 0xff) === KIND.CONSUMED) {
-          this.#consumed(peer, u32, f64, word);
-          u32[word + WORD.BITS] = bits & ~0xff; // KIND.NONE: the delivery skips it
-        }
-        at += size;
+    this.host.transport.frames.scan(this.#consumedIn);
+  }
+
+  readonly #consumedIn = (peer: Peer, { u32, f64 }: Batch, start: number, end: number): void => {
+    for (let at = start; at < end; ) {
+      const word = at >>> 2;
+      const bits = u32[word + WORD.BITS]!;
+      if ((bits & 0xff) === KIND.CONSUMED) {
+        this.#consumed(peer, u32, f64, word);
+        u32[word + WORD.BITS] = bits & ~0xff; // KIND.NONE: the delivery skips it
       }
-    });
+      at += sizeAt(u32, word);
+    }
+  };
+
+  /** Delivers what was held and may go. @returns false if it stopped before the end of that */
+  #deliverHeld(deadline: number): boolean {
+    const { gate } = this;
+    for (let peer = gate.due; peer !== undefined; peer = gate.due) {
+      const { what, start, end } = gate.oldest(peer);
+      if (what instanceof Batch) {
+        const stopped = this.#frame(peer, what, start, end, deadline);
+        if (this.host.transport.closed) return false;
+        // Another AFTER record, which holds the rest.
+        if (gate.due !== peer) continue;
+        gate.delivered(peer, stopped);
+        if (stopped < end || this.#late(deadline)) return false;
+      } else {
+        gate.delivered(peer, end);
+        this.#peerEnded(peer, what);
+      }
+    }
+    return true;
   }
 
   /** End of the turn: subscribers' own buffers, errors of the turn, and what publishers are to be told. */
@@ -194,6 +235,7 @@ export class Inbound {
 
   /** Everything ends. */
   close(): void {
+    this.gate.close();
     for (const subscription of this.locals.values()) {
       subscription.open = false;
       for (const origin of subscription.origins) origin.closed = true;
@@ -219,6 +261,11 @@ export class Inbound {
       const payload = u32[word + WORD.LENGTH]!;
       const size = (RECORD_BYTES + (bits >>> 16) + payload + 7) & ~7;
       if ((bits & 0xff) !== KIND.DATA) {
+        if ((bits & 0xff) === KIND.AFTER && this.gate.blocks(peer, sequenceAt(u32, word))) {
+          this.#consumedIn(peer, batch, pos, end);
+          this.gate.hold(peer, batch, pos + size, end, sequenceAt(u32, word));
+          return end;
+        }
         this.#control(peer, batch, pos);
         if (this.host.transport.closed) return end;
         origin = undefined;
@@ -370,6 +417,7 @@ export class Inbound {
     const text = () => Buffer.from(batch.buffer, start, payload).toString('utf8');
     switch (u32[word + WORD.BITS]! & 0xff) {
       case KIND.NONE:
+      case KIND.AFTER:
         return;
       case KIND.CONSUMED:
         return this.#consumed(peer, u32, f64, word);

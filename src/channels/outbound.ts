@@ -52,6 +52,12 @@ export interface OutboundHost {
   readonly control: Control;
   /** Milliseconds since the epoch, taken once a turn. */
   stamp(): number;
+  /** Subscriptions of this member were told to peers since `seal` was called. */
+  readonly unsealed: boolean;
+  /** Whatever is sent from here on is delivered after those subscriptions. */
+  seal(): void;
+  /** The same for one peer on one lane, where a first record is about to go. */
+  sealLane(peer: Peer, lane: number): void;
   /** A flush at the end of this turn. */
   schedule(): void;
   /** Polls natively and serves who got room; delivers nothing. */
@@ -176,6 +182,7 @@ export class OutChannel<T> implements DestinationHost {
       }
     }
     if (this.destinations.length === 0 && this.#replay === null) return ++this.sequence;
+    if (this.host.unsealed) this.host.seal();
 
     const start = this.#reserve();
     if (start < 0) return this.#refuse('arena');
@@ -275,6 +282,7 @@ export class OutChannel<T> implements DestinationHost {
     let destination = this.of(peer);
     const known = destination !== undefined;
     if (destination === undefined) {
+      this.host.sealLane(peer, this.lane);
       destination = new Destination(this, peer, this.host.nextGeneration(), subscription.overflow);
       this.destinations = [...this.destinations, destination];
     }

@@ -36,6 +36,8 @@ export interface RowWaiter {
 
 /** Something at this peer that ends with it. */
 export interface PeerPart {
+  /** The lane that it sends on. */
+  readonly lane: number;
   peerGone(why: PeerEnd): void;
 }
 
@@ -61,8 +63,18 @@ export class Peer {
   stalled = false;
   readonly subscriptions = new Map<number, PeerSubscription>();
   readonly destinations = new Set<PeerPart>();
+  /** Subscriptions that it was told of on the control connection. */
+  told = 0;
+  /** How many of them the last AFTER record on each lane names. */
+  readonly sealed = new Map<number, number>();
 
   // ---- from it ----
+  /** Subscriptions of it that have arrived. */
+  heard = 0;
+  /** AFTER records up to this count are not waited for any more. */
+  excused = 0;
+  /** Frames of it wait in the gate for subscriptions of it. */
+  held = false;
   /** Input of it that was wrong. */
   faults = 0;
 

@@ -31,6 +31,11 @@ export const KIND = {
   /** Asks for a CONSUMED now, and again until all that precedes it is delivered. */
   REPORT: 7,
   HEARTBEAT: 8,
+  /**
+   * What follows was sent after so many subscriptions (the count stands in `sequence`) were told to the receiver on the
+   * control connection, and waits there until they have arrived.
+   */
+  AFTER: 9,
 } as const;
 
 /** Flags of a record. */

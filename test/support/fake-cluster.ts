@@ -15,6 +15,8 @@ interface Entry {
   readonly peers: Map<number, { info: PeerInfo; entry: Entry }>;
   left: boolean;
   held: boolean;
+  /** What its control connections do not bring for the time being, oldest first; null when they work. */
+  delayed: (() => void)[] | null;
 }
 
 let nextIncarnation = 1000;
@@ -50,6 +52,7 @@ export class FakeDomain {
       peers: new Map(),
       left: false,
       held: false,
+      delayed: null,
     };
     for (const other of this.entries)
       if (!other.left && other.life.state !== 'dead') this.#connect(entry, other);
@@ -69,6 +72,19 @@ export class FakeDomain {
 
   killed(life: Life): void {
     for (const entry of this.entries) if (entry.life === life && !entry.left) this.#gone(entry, 'died');
+  }
+
+  /** What a member sends on its control connections stays where it is, until `hasten`; only its end is noticed. */
+  delay(incarnation: number): void {
+    const entry = this.entries.find((one) => one.incarnation === incarnation);
+    if (entry !== undefined) entry.delayed ??= [];
+  }
+
+  /** The oldest `count` of the delayed messages arrive, all of them by default, and then they are not delayed any more. */
+  hasten(incarnation: number, count = Number.POSITIVE_INFINITY): void {
+    const entry = this.entries.find((one) => one.incarnation === incarnation);
+    for (const arrive of entry?.delayed?.splice(0, count) ?? []) arrive();
+    if (entry !== undefined && count === Number.POSITIVE_INFINITY) entry.delayed = null;
   }
 
   #connect(a: Entry, b: Entry): void {
@@ -121,12 +137,15 @@ export class FakeDomain {
         if (to === undefined || to.entry.left) return;
         this.log.push({ from: entry.name, to: to.entry.name, type, body });
         const text = JSON.stringify(body);
-        this.schedule(to.entry.life, () => {
-          if (to.entry.left) return;
-          for (const { info, entry: from } of to.entry.peers.values()) {
-            if (from === entry) to.entry.events.message(info, type, JSON.parse(text));
-          }
-        });
+        const arrive = () =>
+          this.schedule(to.entry.life, () => {
+            if (to.entry.left) return;
+            for (const { info, entry: from } of to.entry.peers.values()) {
+              if (from === entry) to.entry.events.message(info, type, JSON.parse(text));
+            }
+          });
+        if (entry.delayed === null) arrive();
+        else entry.delayed.push(arrive);
       },
       tunnel() {},
       ref: (on) => {

@@ -98,6 +98,15 @@ export class World {
     this.#find(member).life.state = 'running';
   }
 
+  /** What that member sends on its control connections is late, while its lanes work; until `hasten`. */
+  delayControl(member: Member<never> | Member): void {
+    for (const domain of this.#domains.values()) domain.delay(this.#find(member).member.incarnation);
+  }
+  /** So many of its delayed control messages arrive, the oldest first; without a number all, and none is delayed any more. */
+  hastenControl(member: Member<never> | Member, count?: number): void {
+    for (const domain of this.#domains.values()) domain.hasten(this.#find(member).member.incarnation, count);
+  }
+
   /** A member's end of the cluster, to send what it would never send. */
   portOf(incarnation: number): ClusterPort {
     for (const domain of this.#domains.values()) {
