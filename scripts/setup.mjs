@@ -52,6 +52,10 @@ const header = (name) => {
   );
 };
 
+/** Whether an administrator's program is here; users have no sbin folders on their PATH. */
+const inSbin = (name) =>
+  which(name) !== undefined || ['/usr/sbin', '/sbin'].some((folder) => existsSync(join(folder, name)));
+
 /** clang++ with libFuzzer's run-time library, which Debian packs separately. */
 export function fuzzCompiler() {
   const cxx = which('clang++-14', 'clang++');
@@ -84,6 +88,17 @@ export const TOOLS = {
   spin: { have: () => which('spin') !== undefined, apt: 'spin' },
   bc: { have: () => which('bc') !== undefined, apt: 'bc' },
   objdump: { have: () => which('objdump') !== undefined, apt: 'binutils' },
+  qemu: { have: () => which('qemu-system-x86_64') !== undefined, apt: 'qemu-system-x86' },
+  busybox: {
+    have: () => existsSync('/usr/share/doc/busybox-static') && !!which('busybox'),
+    apt: 'busybox-static',
+  },
+  kmod: { have: () => inSbin('depmod') && inSbin('modprobe'), apt: 'kmod' },
+  rdma: { have: () => inSbin('rdma'), apt: 'iproute2' },
+  ibverbs: {
+    have: () => which('ibv_srq_pingpong') !== undefined && existsSync('/etc/libibverbs.d/rxe.driver'),
+    apt: 'ibverbs-utils ibverbs-providers',
+  },
 };
 
 /** What building the addon takes; every command needs it. */

@@ -233,6 +233,28 @@ async function models(context) {
   return total;
 }
 
+/** The transport on the kernel's RDMA, in a virtual machine; the script's last line has the counts. */
+async function vm(context) {
+  const result = await run(node, [join(root, 'scripts', 'test-vm.mjs')], {
+    log: context.log,
+    append: true,
+    env: context.env,
+    limitMs: context.left(),
+  });
+  const counts = /(\d+) passed, (\d+) failed, (\d+) skipped\s*$/.exec(result.text.trimEnd());
+  const bad = result.text.split('\n').filter((line) => /^ {2}FAILED /.test(line));
+  const total = counts
+    ? { passed: Number(counts[1]), failed: Number(counts[2]), skipped: Number(counts[3]), failures: bad }
+    : { passed: 0, failed: 0, skipped: 0, failures: bad };
+  if (result.code !== 0 && total.failed === 0) {
+    total.failed = 1;
+    total.failures.push(
+      result.timedOut ? 'its time was over' : `test-vm.mjs ended with exit code ${result.code}`,
+    );
+  }
+  return total;
+}
+
 /** The demo as its users run it: to the end, and ended by Ctrl-C, after which nothing may be left. */
 const demo = (context) =>
   checks(context, [
@@ -340,6 +362,13 @@ export const SUITES = [
     built: ['native', 'ts'],
     limit: 3,
     run: demo,
+  },
+  {
+    name: 'vm',
+    title: "the transport on the kernel's RDMA (rxe), in a virtual machine",
+    tools: ['qemu', 'busybox', 'kmod', 'rdma', 'ibverbs'],
+    limit: 10,
+    run: vm,
   },
   {
     name: 'asan',
