@@ -235,8 +235,7 @@ export class Cluster {
       throw new MillraceTypeError('ERR_INVALID_ARGUMENT', `The message type ${type} is the cluster's own.`);
     }
     const peer = this.#byIndex.get(peerIndex);
-    // Prompt: what is published next must not overtake a subscription that its answer depends on by more than it has to.
-    if (peer !== undefined) this.#post(peer, encodeFrame({ type, body }), true);
+    if (peer !== undefined) this.#post(peer, encodeFrame({ type, body }));
   }
 
   /** Carries bytes of the transport to the same peer's transport, as {@link send} does. */
@@ -747,14 +746,14 @@ export class Cluster {
   // ---- messages --------------------------------------------------------------------------------------------------------
 
   /** Sends a message of the session, and keeps it until it is acknowledged. */
-  #post(peer: Peer, frame: Buffer, prompt = false): void {
+  #post(peer: Peer, frame: Buffer): void {
     if (peer.gone) return;
     peer.outbox.push(frame);
     if (peer.outbox.bytes > this.#limits.backlog) {
       // Not from within the caller's send(): it may be walking over its peers.
       setImmediate(() => this.#overflowed(peer));
     }
-    peer.connection?.send(frame, prompt);
+    peer.connection?.send(frame);
   }
 
   #overflowed(peer: Peer): void {

@@ -9,10 +9,17 @@ export interface ConnectionEvents {
   closed(connection: ControlConnection, reason: unknown): void;
 }
 
-/** A control connection: a Unix stream socket with frames on it. Frames of one turn leave in one system call. */
+/**
+ * A control connection: a Unix stream socket with frames on it. Frames of one tick leave in one system call.
+ *
+ * What the other side has sent is always read to its end, also when writing to it fails: a peer that says goodbye and
+ * closes is written to by whoever has not read that yet, and a failed write would take the socket away together with the
+ * goodbye. Then a peer that left would pass for dead.
+ */
 export class ControlConnection {
   private readonly decoder = new FrameDecoder();
   private corked = false;
+  private deaf = false;
   private over = false;
   private reason: unknown;
 
@@ -21,6 +28,10 @@ export class ControlConnection {
     private readonly socket: Socket,
     private readonly events: ConnectionEvents,
   ) {
+    readToTheEnd(socket, (error) => {
+      this.deaf = true;
+      this.reason ??= error;
+    });
     socket.on('data', (chunk: Buffer) => this.receive(chunk));
     socket.on('error', (error) => {
       this.reason ??= error;
@@ -39,23 +50,15 @@ export class ControlConnection {
     return this.socket.writableLength;
   }
 
-  /**
-   * Sends a frame; it must not be changed afterwards. Does nothing once the connection is over.
-   *
-   * What has arrived is read first: writing to a peer that has said goodbye and closed fails, and a failed write takes the
-   * socket away together with the goodbye that nobody has read yet. Then a peer that left would pass for dead. Only what is
-   * `prompt` goes at the end of this tick.
-   */
-  send(frame: Buffer, prompt = false): void {
-    if (this.over || !this.socket.writable) return;
+  /** Sends a frame at the end of this tick; it must not be changed afterwards. Does nothing once nobody reads it any more. */
+  send(frame: Buffer): void {
+    if (this.over || this.deaf || !this.socket.writable) return;
     if (!this.corked) {
       this.corked = true;
       this.socket.cork();
-      // Two turns: whatever phase of the event loop this is, it looks for what has arrived in between.
-      setImmediate(setImmediate, this.uncork);
+      process.nextTick(this.uncork);
     }
     this.socket.write(frame);
-    if (prompt) process.nextTick(this.uncork);
   }
 
   /** Sends what is waiting, then says that nothing more comes. `closed` follows when the other side has ended as well. */
@@ -107,4 +110,22 @@ export class ControlConnection {
     this.decoder.stop();
     this.events.closed(this, this.reason);
   }
+}
+
+/** The other side has closed, or has ended reading. Its own end can then be read, behind all that it has sent. */
+const HUNG_UP: readonly unknown[] = ['EPIPE', 'ECONNRESET'];
+
+/**
+ * A write that fails since the other side has closed is told, and does not destroy the socket as it usually does: reading
+ * goes on, and its end or its error ends the socket. Any other failure to write destroys it.
+ */
+function readToTheEnd(socket: Socket, failed: (error: Error) => void): void {
+  const settle = (done: (error?: Error | null) => void) => (error?: Error | null) => {
+    if (!HUNG_UP.includes((error as NodeJS.ErrnoException | null | undefined)?.code)) return done(error);
+    failed(error!);
+    done();
+  };
+  const { _write: write, _writev: writev } = socket;
+  socket._write = (chunk, encoding, done) => write.call(socket, chunk, encoding, settle(done));
+  if (writev !== undefined) socket._writev = (chunks, done) => writev.call(socket, chunks, settle(done));
 }
