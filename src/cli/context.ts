@@ -5,6 +5,8 @@ export interface Context {
   readonly io: Io;
   /** Fires at the first SIGINT, SIGTERM or SIGHUP. */
   readonly interrupted: AbortSignal;
+  /** Gives SIGINT, SIGTERM and SIGHUP back to the command, whose exit code they then don't decide. */
+  readonly releaseSignals: () => void;
 }
 
 /** An abort for several reasons: it fires when one of the signals does. */

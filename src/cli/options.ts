@@ -48,6 +48,14 @@ export function whole(least: number, most = Number.MAX_SAFE_INTEGER): (text: str
   };
 }
 
+/** A name of a fabric, as the software device takes it. */
+export function fabricName(text: string): string {
+  if (text === '' || text === '.' || text === '..' || text.includes('/') || Buffer.byteLength(text) > 64) {
+    throw new InvalidArgumentError('It must be a file name of at most 64 bytes.');
+  }
+  return text;
+}
+
 function notEmpty(text: string): string {
   if (text === '') throw new InvalidArgumentError('It must not be empty.');
   return text;

@@ -4,7 +4,7 @@ import { Command, CommanderError, Option } from 'commander';
 import type { Context } from './context.js';
 import { EXIT, show, usage } from './exit.js';
 import { Io, type Streams } from './io.js';
-import { common, whole } from './options.js';
+import { common, fabricName, whole } from './options.js';
 import { Interrupts } from './signals.js';
 
 /** What subscribers can ask publishers to do, in the words of the command line. */
@@ -22,7 +22,10 @@ export async function run(words: readonly string[], streams: Streams = process):
   const action =
     <A extends unknown[]>(body: (context: Context, ...given: A) => Promise<number>) =>
     async (...given: A) => {
-      exit = await body({ io, interrupted: interrupts.signal }, ...given);
+      exit = await body(
+        { io, interrupted: interrupts.signal, releaseSignals: () => interrupts.release() },
+        ...given,
+      );
     };
   try {
     await program(streams, action).parseAsync(words, { from: 'user' });
@@ -57,7 +60,7 @@ function report(error: unknown, io: Io, words: readonly string[]): number {
   return exit;
 }
 
-const COMMANDS = ['pub', 'sub', 'ls', 'clean', 'errors'];
+const COMMANDS = ['pub', 'sub', 'ls', 'clean', 'verbs', 'errors'];
 const command = (words: readonly string[]): string => {
   const known = words.find((word) => COMMANDS.includes(word));
   return known === undefined ? '' : `${known} `;
@@ -74,6 +77,7 @@ function program(streams: Streams, action: Action): Command {
     .description('Publish and subscribe between processes, and look at what is going on in a domain.')
     .version(version(), '-V, --version')
     .exitOverride()
+    .enablePositionalOptions()
     .showSuggestionAfterError()
     .configureOutput({
       writeOut: (text) => streams.stdout.write(text),
@@ -95,6 +99,7 @@ Environment:
   MILLRACE_DOMAIN   the domain, unless --domain is given
   MILLRACE_SHM_DIR  the folder for shared memory (default /dev/shm)
   MILLRACE_DEVICE   the RDMA device (default soft: shared memory)
+  MILLRACE_FABRIC   the software device's fabric (default default)
 
 Examples:
   $ tail -f some.log | millrace pub logs      in one terminal
@@ -219,6 +224,43 @@ Examples:
     .action(
       action(async (context, options: import('./clean.js').CleanOptions) =>
         (await import('./clean.js')).clean(options, context),
+      ),
+    );
+
+  top
+    .command('verbs')
+    .argument('<program>', 'a program that uses libibverbs')
+    .argument('[words...]', "the program's own arguments")
+    .passThroughOptions()
+    .description('Run a program on the software RDMA device, without an adapter or privileges.')
+    .addOption(
+      new Option(
+        '--link <layer>',
+        'the link layer of the ports (MILLRACE_SOFT_LINK, else infiniband)',
+      ).choices(['infiniband', 'ethernet']),
+    )
+    .option('--devices <n>', 'so many devices, soft0 and on (MILLRACE_SOFT_DEVICES, else 1)', whole(1, 8))
+    .option(
+      '--fabric <name>',
+      'processes meet if they name the same one (MILLRACE_FABRIC, else default)',
+      fabricName,
+    )
+    .addHelpText(
+      'after',
+      `
+The program finds a libibverbs.so.1 that has the devices soft0, soft1 ... in the place of the system's one. Processes that
+run so on one host, of one user, reach each other. It must be linked dynamically, and not set-user-id.
+The exit code is the program's, and a signal that ends it ends this command; 127 and 126 when it is not found or not
+executable.
+
+Examples:
+  $ millrace verbs -- ibv_devinfo -v
+  $ millrace verbs -- ib_send_lat -c XRC &  millrace verbs -- ib_send_lat -c XRC localhost
+  $ millrace verbs --link ethernet --devices 2 -- python3 my_pyverbs_program.py`,
+    )
+    .action(
+      action(async (context, name: string, words: string[], options: import('./verbs.js').VerbsOptions) =>
+        (await import('./verbs.js')).verbs(name, words, options, context),
       ),
     );
 

@@ -15,7 +15,8 @@ export interface Runtime {
   libc(): string | null;
 }
 
-const here: Runtime = { platform: process.platform, arch: process.arch, libc: familySync };
+/** This process. */
+export const here: Runtime = { platform: process.platform, arch: process.arch, libc: familySync };
 let loaded: Native | undefined;
 
 /**
@@ -105,7 +106,8 @@ export function checkAbi(addon: unknown): Native {
   return native;
 }
 
-function failure(reason: NativeLoadReason, message: string, cause?: unknown): MillraceError {
+/** The error that says why something native cannot be used. */
+export function failure(reason: NativeLoadReason, message: string, cause?: unknown): MillraceError {
   return new MillraceError('ERR_NATIVE_LOAD', message, {
     details: { reason },
     ...(cause === undefined ? {} : { cause }),

@@ -43,14 +43,14 @@ describe('help and version', () => {
     });
   });
 
-  test.each(['', 'pub ', 'sub ', 'ls ', 'clean ', 'errors '])(
+  test.each(['', 'pub ', 'sub ', 'ls ', 'clean ', 'verbs ', 'errors '])(
     '%s--help has a description, all options and examples',
     async (name) => {
       const { exit, out, err } = await command(`${name}--help`);
       expect({ exit, err }).toEqual({ exit: 0, err: '' });
       expect(out).toContain('Examples:');
       expect(out).toContain(`millrace ${name}`);
-      if (name !== '' && name !== 'errors ') {
+      if (name !== '' && name !== 'verbs ' && name !== 'errors ') {
         for (const option of ['--domain', '--timeout', '--json']) expect(out).toContain(option);
       }
       expect(out).not.toContain('default: false');
@@ -86,6 +86,10 @@ describe('wrong usage', () => {
     ['pub a --codec xml', 'ERR_INVALID_ARGUMENT', /msgpackr, json, bytes/],
     ['pub a --jsonl --codec bytes', 'ERR_INVALID_ARGUMENT', /exclude each other/],
     ['ls --domain=', 'ERR_INVALID_ARGUMENT', /must not be empty/],
+    ['verbs', 'ERR_INVALID_ARGUMENT', /missing required argument 'program'/],
+    ['verbs --link token-ring -- true', 'ERR_INVALID_ARGUMENT', /infiniband, ethernet/],
+    ['verbs --devices 9 -- true', 'ERR_INVALID_ARGUMENT', /from 1 to 8/],
+    ['verbs --fabric a/b -- true', 'ERR_INVALID_ARGUMENT', /file name/],
   ])('%s', async (words, code, message) => {
     const { exit, out, err } = await command(words);
     expect({ exit, out }).toEqual({ exit: 2, out: '' });
