@@ -3,6 +3,7 @@
 #include <endian.h>
 #include <string.h>
 
+#include "soft/checksum.h"
 #include "soft/port.h"
 
 namespace millrace::soft {
@@ -21,15 +22,6 @@ void put16(uint8_t* at, uint32_t value) {
 }
 
 }  // namespace
-
-uint16_t internet_checksum(const uint8_t* data, size_t bytes, uint32_t start) {
-  uint64_t sum = start;
-  for (size_t i = 0; i + 1 < bytes; i += 2)
-    sum += static_cast<uint32_t>(data[i] << 8 | data[i + 1]);
-  if (bytes % 2 != 0) sum += static_cast<uint32_t>(data[bytes - 1] << 8);
-  while (sum >> 16 != 0) sum = (sum & 0xFFFF) + (sum >> 16);
-  return static_cast<uint16_t>(~sum);
-}
 
 void write_network_header(const NetworkHeader& header, uint32_t payload, uint8_t out[kGrhBytes]) {
   memset(out, 0, kGrhBytes);

@@ -33,7 +33,4 @@ void write_network_header(const NetworkHeader& header, uint32_t payload, uint8_t
  */
 bool read_network_header(const uint8_t in[kGrhBytes], NetworkHeader* header);
 
-/** RFC 1071, over whole 16-bit words. */
-uint16_t internet_checksum(const uint8_t* data, size_t bytes, uint32_t start = 0);
-
 }  // namespace millrace::soft

@@ -36,3 +36,51 @@ write("offer", "offer", struct.pack("<IHHQQIIIII5I", 0x4D4C524F, 1, 64, 5, 0x7F0
                                     0, 0, 0, 0, 0))
 write("offer", "ask", struct.pack("<IBBHQQQQ", 0x4D4C5254, 1, 1, 0, 5, 7, 1, 0))
 write("offer", "state", struct.pack("<IBBHQQQQ", 0x4D4C5254, 1, 2, 3, 5, 7, 1, 12345))
+
+
+def ethernet(kind, body, tags=b""):
+    return bytes([1, 0, 0x5E, 1, 1, 7, 2, 0, 0, 0, 0, 1]) + tags + struct.pack(">H", kind) + body
+
+
+def ipv4(protocol, body, flags=0):
+    return struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(body), 1, flags, 64, protocol, 0, 0x0A000001, 0xEF010107) + body
+
+
+def ipv6(following, body):
+    return struct.pack(">IHBB", 6 << 28, len(body), following, 64) + b"\xfd" * 32 + body
+
+
+def udp(port, body):
+    return struct.pack(">HHHH", 999, port, 8 + len(body), 0) + body
+
+
+tcp = struct.pack(">HHIIBBHHH", 1, 2, 3, 4, 0x50, 0x10, 100, 0, 0) + b"data"
+plain = ethernet(0x0800, ipv4(17, udp(5001, b"payload")))
+for name, data in {
+    "udp": plain,
+    "vlan": ethernet(0x0800, ipv4(6, tcp), b"\x81\x00\x00\x05"),
+    "fragment": ethernet(0x0800, ipv4(17, udp(1, b"x"), 0x2000)),
+    "extensions": ethernet(0x86DD, ipv6(0, b"\x3c\0" + bytes(6) + b"\x06\0" + bytes(6) + tcp)),
+    "vxlan": ethernet(0x0800, ipv4(17, udp(4789, b"\x08\0\0\0\0\0\x07\0" + plain))),
+    "gre": ethernet(0x0800, ipv4(47, struct.pack(">HHI", 0x2000, 0x6558, 7) + plain)),
+    "esp": ethernet(0x0800, ipv4(50, struct.pack(">II", 1, 2))),
+}.items():
+    write("packet", name, data)
+
+
+def spec(kind, body):
+    return struct.pack("<IH", kind, 6 + len(body) + (-(6 + len(body)) % 4)) + body + bytes(-(6 + len(body)) % 4)
+
+
+def flow(specs, kind=0, flags=0):
+    body = b"".join(specs)
+    return struct.pack("<IIHHBBxxI", 0, kind, 20 + len(body), 1, len(specs), 1, flags) + body
+
+
+mac = spec(0x20, plain[:6] + bytes(10) + b"\xff" * 6 + bytes(10))
+address = spec(0x30, b"\0\0" + struct.pack(">IIII", 0, 0xEF010107, 0, 0xFFFFFFFF))
+port = spec(0x41, struct.pack(">HHHH", 5001, 0, 0xFFFF, 0))
+write("flow", "group", flow([mac, address, port]))
+write("flow", "tag", flow([mac, struct.pack("<IHxxI", 0x1000, 12, 7)]))
+write("flow", "drop", flow([port, struct.pack("<IHxx", 0x1001, 8)]))
+write("flow", "sniffer", flow([], kind=3))

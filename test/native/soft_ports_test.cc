@@ -1,6 +1,7 @@
 // Devices, ports, GIDs and address handles, on both link layers (VERBS 1, 5).
 #include <endian.h>
 
+#include "soft/checksum.h"
 #include "soft/grh.h"
 #include "soft/port.h"
 #include "soft_support.h"
