@@ -57,6 +57,8 @@ export class Destination implements PeerPart {
   readonly subscriptions = new Map<number, PeerSubscription>();
   /** Nothing is queued: the next message may go straight to the arena. */
   idle = true;
+  /** First sequence that is for it. */
+  readonly first: number;
   /** Next sequence that the subscriber expects. */
   next: number;
   window = 0;
@@ -98,7 +100,8 @@ export class Destination implements PeerPart {
     readonly generation: number,
     overflow: Overflow,
   ) {
-    this.next = host.sequence + 1;
+    this.first = host.sequence + 1;
+    this.next = this.first;
     this.delivered = host.sequence;
     this.#overflow = overflow;
     this.#inForce = overflow;

@@ -3,6 +3,7 @@ import { FAULT, LANE_STATE, type Native } from '../native/binding.js';
 import type { Clock, Scheduled } from './clock.js';
 import { Control } from './control.js';
 import type { Destination } from './destination.js';
+import { lastOf, readLast } from './farewell.js';
 import type { Batch } from './frames.js';
 import { Inbound, type InboundHost } from './inbound.js';
 import { reportMismatch } from './mismatch.js';
@@ -462,7 +463,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   peerDown(info: PeerInfo, why: PeerEnd, detail?: string): void {
     const peer = this.peers.get(info.index);
     if (this.closed || peer === undefined) return;
-    this.transport.poll();
+    this.transport.drain();
     this.inbound.takeConsumed();
     // Behind its last frame, so that its subscribers hear of it in order (I4).
     this.transport.frames.push(peer, { why, detail }, 0, 0);
@@ -508,6 +509,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     }
     if (type === 'unsubscribe') this.#unsubscribed(peer, body);
     else if (type === 'announce') this.#announced(peer, body);
+    else if (type === 'last') this.#last(peer, body);
     // Other types are a later version's.
   }
 
@@ -554,6 +556,17 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     reportMismatch(local.status, refused, channel, peer, ours, String(refused === 'codec' ? codec : schema));
   }
 
+  /** It leaves, and what it published to the last may not arrive. */
+  #last(peer: Peer, body: unknown): void {
+    const lasts = readLast(body);
+    if (lasts === null)
+      return this.fault(
+        peer,
+        new MillraceError('ERR_PEER_INPUT', `${peer.info.name} sent a last word that is not valid.`),
+      );
+    for (const { number, ...last } of lasts) peer.lasts.set(number, last);
+  }
+
   // ---- the end -------------------------------------------------------------------------------------------------------
 
   /** Whether what was handed to the transport is still here, after the last reports to publishers are with it, too. */
@@ -575,6 +588,10 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     if (this.closed) return;
     this.lastFlush();
     this.#settleRows();
+    for (const peer of this.peers.values()) {
+      for (const last of lastOf(peer, this.channels.values(), this.transport))
+        this.#cluster.send(peer.index, 'last', last);
+    }
     this.closed = true;
     this.#wantArena.clear();
     this.pump.hold(false);

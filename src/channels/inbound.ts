@@ -315,7 +315,7 @@ export class Inbound {
         origin.count.duplicates++;
         return;
       }
-      this.#gap(origin, origin.next, sequence - 1, sequence - origin.next, 'lost');
+      this.#missing(origin, sequence - 1, 'lost');
     }
     origin.next = sequence + 1;
     origin.received += at.size;
@@ -465,12 +465,8 @@ export class Inbound {
       return this.#bad(origin.peer, `a GAP from ${from} to ${to}`);
     }
     if (to < origin.next) return;
-    if (from > origin.next) this.#gap(origin, origin.next, from - 1, from - origin.next, 'lost');
-    const first = Math.max(from, origin.next);
-    if (origin.waiting.length > 0) origin.arrive(first);
-    origin.next = to + 1;
-    origin.last = to;
-    this.#gap(origin, first, to, to - first + 1, GAP_REASONS[reason] ?? 'lost');
+    this.#missing(origin, from - 1, 'lost');
+    this.#missing(origin, to, GAP_REASONS[reason] ?? 'lost');
     this.touch(origin);
   }
 
@@ -564,12 +560,50 @@ export class Inbound {
 
   /** Stands behind the peer's last frame. */
   #peerEnded(peer: Peer, { why }: EndMark): void {
-    for (const origin of [...(this.#origins.get(peer)?.values() ?? [])]) this.#left(origin, why);
+    for (const origin of [...(this.#origins.get(peer)?.values() ?? [])]) {
+      const last = peer.lasts.get(origin.number);
+      peer.lasts.delete(origin.number);
+      // It left, and what it published to the last is not all here.
+      if (last !== undefined && last.to >= origin.next) this.#missing(origin, last.to, 'left');
+      this.#left(origin, why);
+    }
     this.#origins.delete(peer);
+    for (const [, last] of peer.lasts) this.#unheard(peer, last);
+  }
+
+  /** Nothing comes of what is next, up to `to`. Each subscription is told of what was for it: one may begin within. */
+  #missing(origin: Origin, to: number, reason: GapReason): void {
+    for (let from = origin.next; from <= to; from = origin.next) {
+      if (origin.waiting.length > 0) origin.arrive(from);
+      const until = Math.min(to, ...origin.waiting.map(({ first }) => first - 1));
+      origin.next = until + 1;
+      origin.last = until;
+      this.#gap(origin, from, until, until - from + 1, reason);
+    }
+  }
+
+  /** It left before anything of a channel came here, not even that we are subscribed. */
+  #unheard(peer: Peer, { name: channel, from, to }: { name: string; from: number; to: number }): void {
+    const told = new Set<Status>();
+    for (const { wanted, status } of this.locals.values()) if (wanted.matches(channel)) told.add(status);
+    if (told.size === 0) return;
+    const event = {
+      type: 'gap',
+      channel,
+      peer: peer.identity,
+      from,
+      to,
+      count: to - from + 1,
+      reason: 'left',
+    } as const;
+    for (const status of told) status.emitHere(event);
+    this.host.status.emit(event);
   }
 
   #left(origin: Origin, reason: PublisherLeftEvent['reason']): void {
     const { name: channel, peer, last: sequence } = origin;
+    // Also those that were acknowledged and for which nothing has come yet.
+    origin.arrive(Number.POSITIVE_INFINITY);
     const event = { type: 'publisher-left', channel, publisher: peer.identity, reason, sequence } as const;
     for (const rich of origin.rich) rich.left?.(origin, event);
     this.#forget(origin);

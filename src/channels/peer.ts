@@ -75,6 +75,8 @@ export class Peer {
   excused = 0;
   /** Frames of it wait in the gate for subscriptions of it. */
   held = false;
+  /** What it published to the last, by channel number, told when it leaves. */
+  readonly lasts = new Map<number, { readonly name: string; readonly from: number; readonly to: number }>();
   /** Input of it that was wrong. */
   faults = 0;
 

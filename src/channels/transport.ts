@@ -21,6 +21,8 @@ import { FRAME_BYTES, sizeAt } from './wire.js';
 
 const BATCH_BYTES = 64 * 1024;
 const FRAMES_A_POLL = 64;
+/** As many polls empty the largest inbox. */
+const MAX_POLLS = 16384 / FRAMES_A_POLL + 1;
 
 /** Who is told what polling finds besides frames. */
 export interface TransportEvents {
@@ -152,6 +154,12 @@ export class Transport {
     } catch (error) {
       return this.#broken(error);
     }
+  }
+
+  /** Takes all that has arrived by now: a single poll takes only so many frames. */
+  drain(): void {
+    // Bounded, since others go on sending meanwhile: an inbox never holds more than its slots.
+    for (let polls = 0; polls < MAX_POLLS && this.poll(); polls++);
   }
 
   // ---- sleeping ------------------------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ export const GAP_REASONS = [
   'decode',
   'schema',
   'unavailable',
+  'left',
 ] as const;
 export type GapReason = (typeof GAP_REASONS)[number];
 
