@@ -4,12 +4,11 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
+
+#include "base/clock.h"
 
 #include "soft/cq.h"
 #include "soft/error.h"
@@ -18,18 +17,6 @@
 
 namespace millrace::soft {
 namespace {
-
-/** Reads the wake-ups away; true if there was one. */
-bool drain_fifo(int fd) {
-  char bytes[512];
-  bool any = false;
-  for (;;) {
-    const ssize_t n = read(fd, bytes, sizeof(bytes));
-    if (n <= 0) return any;
-    any = true;
-    if (n < static_cast<ssize_t>(sizeof(bytes))) return true;
-  }
-}
 
 /**
  * Whether this CQ has an event that was not reported yet. The waker writes the FIFO before it
@@ -48,6 +35,22 @@ bool event_due(Cq& cq, bool woken) {
   return !solicited_only && cq.maybe_ready();
 }
 
+/**
+ * Whether moderation holds an event back that is due. Looks at what waits, and sets the alarm for
+ * the end of the period. Needs the channel's lock.
+ */
+bool held_back(Cq& cq) {
+  Moderation& moderation = cq.moderation;
+  const uint32_t count = moderation.count.load(std::memory_order_relaxed);
+  const uint64_t period = uint64_t{moderation.period_us.load(std::memory_order_relaxed)} * 1000;
+  if (count == 0 || period == 0) return false;
+  const uint64_t now = base::now_ns();
+  if (moderation.since == 0) moderation.since = now;
+  if (now - moderation.since >= period || cq.pending() >= count) return false;
+  cq.context->alarm.at(moderation.since + period);
+  return true;
+}
+
 /** The next CQ with an event, disarmed and counted; null if there is none. Needs the channel's
  * lock. */
 Cq* take_event(Channel& channel, bool woken) {
@@ -55,7 +58,7 @@ Cq* take_event(Channel& channel, bool woken) {
   Cq* found = nullptr;
   for (size_t i = 0; i < n; ++i) {
     const size_t at = (channel.next + i) % n;
-    if (!event_due(*channel.cqs[at], woken)) continue;
+    if (!event_due(*channel.cqs[at], woken) || held_back(*channel.cqs[at])) continue;
     if (found != nullptr) {
       channel.wake();  // another one is left: the descriptor stays readable
       break;
@@ -63,6 +66,7 @@ Cq* take_event(Channel& channel, bool woken) {
     found = channel.cqs[at];
   }
   if (found == nullptr) return nullptr;
+  found->moderation.since = 0;
   channel.next = (channel.next + 1) % n;
   uint64_t armed = found->armed_here.exchange(0);
   found->shared->armed.compare_exchange_strong(armed, 0);
@@ -74,55 +78,29 @@ Cq* take_event(Channel& channel, bool woken) {
 
 }  // namespace
 
-void Channel::wake() {
-  const char byte = 1;
-  (void)!write(fifo.get(), &byte, 1);
-}
-
-void Channel::wake_at(uint64_t ns) {
-  itimerspec spec = {};
-  spec.it_value.tv_sec = static_cast<time_t>(ns / 1'000'000'000u);
-  spec.it_value.tv_nsec = static_cast<long>(ns % 1'000'000'000u);
-  if (ns == 0) spec.it_value.tv_nsec = 1;
-  timerfd_settime(timer.get(), TFD_TIMER_ABSTIME, &spec, nullptr);
-}
-
 ibv_comp_channel* create_comp_channel(ibv_context* handle) {
   if (forked()) return fail_null(EPERM, "create a completion channel", "this process was forked");
   Context& context = Context::of(handle);
   Process& process = *context.process;
   auto channel = std::make_unique<Channel>();
   channel->context = &context;
-  std::string name;
-  {
-    std::lock_guard registry(process.registry());
-    channel->number = process.next_channel();
-  }
-  if (channel->number >= kNoChannel) {
-    return fail_null(EMFILE, "create a completion channel",
-                     base::format("a process can create %u in its life", kNoChannel));
-  }
-  name = wake_name(process.slot(), process.incarnation(), channel->number);
-  const auto os_failure = [&](const char* what) {
+  base::Result<WakeFifo> fifo = WakeFifo::create(process);
+  if (!fifo.ok()) return fail_null(fifo.status());
+  channel->fifo = fifo.take();
+  channel->number = channel->fifo.number();
+  const auto os_failure = [&] {
     const int error = errno;
-    unlinkat(process.root().folder(), name.c_str(), 0);
-    return fail_null(error, what, name + ": " + strerror(error));
+    channel->fifo.remove(process);
+    return fail_null(error, "create a completion channel", strerror(error));
   };
-  if (mkfifoat(process.root().folder(), name.c_str(), 0600) != 0)
-    return os_failure("create a wake-up FIFO");
-  channel->fifo = base::Fd(
-      openat(process.root().folder(), name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
-  if (!channel->fifo.valid()) return os_failure("open a wake-up FIFO");
-  channel->timer = base::Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!channel->timer.valid()) return os_failure("create a timer");
   channel->poll_set = base::Fd(epoll_create1(EPOLL_CLOEXEC));
-  if (!channel->poll_set.valid()) return os_failure("create a completion channel");
-  for (int fd : {channel->fifo.get(), channel->timer.get(), process.presence_fd()}) {
+  if (!channel->poll_set.valid()) return os_failure();
+  for (int fd :
+       {channel->fifo.fd(), context.wake.fd(), context.alarm.fd(), process.presence_fd()}) {
     epoll_event event = {};
     event.events = EPOLLIN;
     event.data.fd = fd;
-    if (epoll_ctl(channel->poll_set.get(), EPOLL_CTL_ADD, fd, &event) != 0)
-      return os_failure("create a completion channel");
+    if (epoll_ctl(channel->poll_set.get(), EPOLL_CTL_ADD, fd, &event) != 0) return os_failure();
   }
   channel->channel.context = handle;
   channel->channel.fd = channel->poll_set.get();
@@ -149,8 +127,7 @@ int destroy_comp_channel(ibv_comp_channel* handle) {
     }
     std::erase(context.channels, channel);
   }
-  unlinkat(process.root().folder(),
-           wake_name(process.slot(), process.incarnation(), channel->number).c_str(), 0);
+  channel->fifo.remove(process);
   context.objects.fetch_sub(1, std::memory_order_relaxed);
   delete channel;
   return 0;
@@ -163,16 +140,9 @@ int get_cq_event(ibv_comp_channel* handle, ibv_cq** cq, void** cq_context) {
       fail(EPERM, "wait for a completion event", "this process was forked");
       return -1;
     }
-    bool woken = drain_fifo(channel.fifo.get());
-    uint64_t ticks;
-    (void)!read(channel.timer.get(), &ticks, sizeof(ticks));
-    epoll_event event;
-    if (epoll_wait(channel.context->process->presence_fd(), &event, 1, 0) > 0) {
-      channel.context->process->check_deaths();
-      woken |= drain_fifo(channel.fifo.get());
-    }
-    // A wake-up may be for WRs that wait, and they may complete now.
-    progress(*channel.context);
+    // Deaths first: they may wake this channel.
+    serve(*channel.context);
+    const bool woken = channel.fifo.drain();
     {
       std::lock_guard lock(channel.lock);
       if (Cq* found = take_event(channel, woken)) {
@@ -186,6 +156,7 @@ int get_cq_event(ibv_comp_channel* handle, ibv_cq** cq, void** cq_context) {
       errno = EAGAIN;
       return -1;
     }
+    epoll_event event;
     if (epoll_wait(channel.poll_set.get(), &event, 1, -1) < 0 && errno != EINTR) return -1;
   }
 }

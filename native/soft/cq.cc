@@ -61,26 +61,41 @@ bool Cq::maybe_ready() const {
   return false;
 }
 
-void Cq::push(const ibv_wc& wc, bool solicited) {
+void Cq::enter_error() {
+  if (ignores_overrun || in_error.exchange(true)) return;
+  raise_cq_event(handle(), IBV_EVENT_CQ_ERR);
+}
+
+void Cq::push(const ibv_wc& wc, bool solicited, const Extras& extras) {
   {
     std::lock_guard guard(lock);
     const uint32_t count = send_count.load(std::memory_order_relaxed);
-    if (count == sends.size()) {
+    if (__builtin_expect(count == sends.size() || in_error.load(std::memory_order_relaxed), 0)) {
       // I3 is the caller's: a CQ smaller than what can complete into it loses completions on every
       // device.
-      if (!overrun) {
-        overrun = true;
-        ibv_async_event event = {};
-        event.element.cq = handle();
-        event.event_type = IBV_EVENT_CQ_ERR;
-        raise_event(*context, event);
-      }
+      enter_error();
       return;
     }
-    sends[(send_head + count) % sends.size()] = wc;
+    uint32_t at = send_head + count;
+    if (at >= sends.size()) at -= static_cast<uint32_t>(sends.size());
+    sends[at] = Completion{wc, extras};
     send_count.store(count + 1);
   }
   notify_own(solicited);
+}
+
+uint32_t Cq::pending() {
+  std::lock_guard guard(lock);
+  uint32_t count = send_count.load(std::memory_order_relaxed);
+  const uint32_t used = std::min(shared->high.load(std::memory_order_relaxed), kRingsPerCq);
+  for (uint32_t i = 0; i < used; ++i) {
+    if (shared->directory[i].load(std::memory_order_acquire) == 0) continue;
+    const RingView* view = visit(i);
+    if (view == nullptr) continue;
+    const uint64_t waiting = view->ring->tail.load(std::memory_order_acquire) - view->head;
+    if (waiting <= view->capacity) count += static_cast<uint32_t>(waiting);
+  }
+  return count;
 }
 
 void Cq::purge(uint32_t qpn) {
@@ -88,8 +103,8 @@ void Cq::purge(uint32_t qpn) {
   const uint32_t count = send_count.load(std::memory_order_relaxed);
   uint32_t kept = 0;
   for (uint32_t i = 0; i < count; ++i) {
-    const ibv_wc wc = sends[(send_head + i) % sends.size()];
-    if (wc.qp_num != qpn) sends[(send_head + kept++) % sends.size()] = wc;
+    const Completion& one = sends[(send_head + i) % sends.size()];
+    if (one.wc.qp_num != qpn) sends[(send_head + kept++) % sends.size()] = one;
   }
   send_count.store(kept);
 }
@@ -192,6 +207,11 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
     cq.forget(index);  // a tail that can't be: nothing in this ring can be trusted (I9)
     return 0;
   }
+  if (__builtin_expect(tail - view->head + cq.send_count.load(std::memory_order_relaxed) >
+                           static_cast<uint64_t>(cq.ex.cqe),
+                       0)) {
+    cq.enter_error();  // noticed here at the latest; what is there is delivered all the same
+  }
   int got = 0;
   Srq* srq = nullptr;
   std::atomic<Srq*>* table = cq.context->process->srq_table;
@@ -252,14 +272,16 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
   return got;
 }
 
-int poll_once(Cq& cq, int count, ibv_wc* wc) {
+int poll_once(Cq& cq, int count, ibv_wc* wc, Extras* extras = nullptr) {
   std::lock_guard guard(cq.lock);
   int got = 0;
   const uint32_t queued = cq.send_count.load(std::memory_order_relaxed);
   if (queued != 0) {
     const uint32_t n = std::min(queued, static_cast<uint32_t>(count));
     for (uint32_t i = 0; i < n; ++i) {
-      wc[got++] = cq.sends[cq.send_head];
+      const Completion& one = cq.sends[cq.send_head];
+      if (extras != nullptr) extras[got] = one.extras;
+      wc[got++] = one.wc;
       cq.send_head = cq.send_head + 1 == cq.sends.size() ? 0 : cq.send_head + 1;
     }
     cq.send_count.store(queued - n);
@@ -286,22 +308,38 @@ int poll_once(Cq& cq, int count, ibv_wc* wc) {
 
 }  // namespace
 
-int poll_cq(ibv_cq* handle, int count, ibv_wc* wc) {
-  Cq& cq = Cq::of(handle);
+namespace {
+
+inline int poll_with(Cq& cq, int count, ibv_wc* wc, Extras* extras) {
   if (__builtin_expect(forked(), 0)) {
     return -fail(EPERM, "poll a CQ", "this process was forked from the one that owns the CQ");
   }
   if (cq.context->waiting_qps.load(std::memory_order_relaxed) != 0) progress(*cq.context);
-  int got = cq.maybe_ready() ? poll_once(cq, count, wc) : 0;
+  int got = cq.maybe_ready() ? poll_once(cq, count, wc, extras) : 0;
   Process& process = *cq.context->process;
   // A CQ that is never empty must not keep a dead peer's WQEs for ever.
   const bool time_to_look =
       got != 0 && (cq.polls.fetch_add(1, std::memory_order_relaxed) & 255) == 255;
   if (got == 0 || time_to_look || process.death_check_requested()) {
     process.maybe_check_deaths(base::coarse_now_ns());
-    if (got == 0 && cq.maybe_ready()) got = poll_once(cq, count, wc);
+    if (got == 0 && cq.maybe_ready()) got = poll_once(cq, count, wc, extras);
+    if (got == 0 && __builtin_expect(cq.in_error.load(std::memory_order_relaxed), 0)) {
+      return -fail(EIO, "poll a CQ",
+                   "it was overrun: it is smaller than what may complete into it at a time");
+    }
   }
   return got;
+}
+
+}  // namespace
+
+int poll_cq(ibv_cq* handle, int count, ibv_wc* wc) {
+  return poll_with(Cq::of(handle), count, wc, nullptr);
+}
+
+int poll_one(Cq& cq, ibv_wc* wc, Extras* extras) {
+  *extras = {};
+  return poll_with(cq, 1, wc, extras);
 }
 
 int req_notify_cq(ibv_cq* handle, int solicited_only) {
@@ -319,18 +357,26 @@ int req_notify_cq(ibv_cq* handle, int solicited_only) {
   return 0;
 }
 
-ibv_cq* create_cq(ibv_context* context_handle, int cqe, void* cq_context, ibv_comp_channel* channel,
+ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
                   int comp_vector) {
+  Cq* cq = make_cq(Context::of(context), cqe, cq_context, channel, comp_vector, {});
+  return cq != nullptr ? cq->handle() : nullptr;
+}
+
+Cq* make_cq(Context& context, int64_t cqe, void* cq_context, ibv_comp_channel* channel,
+            int64_t comp_vector, const CqOptions& options) {
+  ibv_context* context_handle = context.handle();
   if (forked()) return fail_null(EPERM, "create a CQ", "this process was forked");
-  if (cqe < 1 || static_cast<uint32_t>(cqe) > kMaxCqe) {
-    return fail_null(EINVAL, "create a CQ",
-                     base::format("cqe is %d and must be 1 to %u", cqe, kMaxCqe));
+  if (cqe < 1 || cqe > kMaxCqe) {
+    return fail_null(
+        EINVAL, "create a CQ",
+        base::format("cqe is %lld and must be 1 to %u", static_cast<long long>(cqe), kMaxCqe));
   }
   if (comp_vector < 0 || comp_vector >= context_handle->num_comp_vectors) {
-    return fail_null(EINVAL, "create a CQ",
-                     base::format("comp_vector is %d and must be 0", comp_vector));
+    return fail_null(
+        EINVAL, "create a CQ",
+        base::format("comp_vector is %lld and must be 0", static_cast<long long>(comp_vector)));
   }
-  Context& context = Context::of(context_handle);
   Process& process = *context.process;
   auto cq = std::make_unique<Cq>();
   cq->context = &context;
@@ -338,8 +384,12 @@ ibv_cq* create_cq(ibv_context* context_handle, int cqe, void* cq_context, ibv_co
   cq->ex.context = context_handle;
   cq->ex.channel = channel;
   cq->ex.cq_context = cq_context;
-  cq->ex.cqe = cqe;
+  cq->ex.cqe = static_cast<int>(cqe);
   cq->sends.resize(static_cast<size_t>(cqe));
+  cq->ignores_overrun = options.ignores_overrun;
+  cq->single_threaded = options.single_threaded;
+  cq->parent_domain = options.parent_domain;
+  if (cq->parent_domain != nullptr) cq->parent_domain->users.fetch_add(1);
   pthread_mutex_init(&cq->ex.mutex, nullptr);
   pthread_cond_init(&cq->ex.cond, nullptr);
 
@@ -349,7 +399,10 @@ ibv_cq* create_cq(ibv_context* context_handle, int cqe, void* cq_context, ibv_co
     bool recycled = false;
     base::Result<Block> block =
         process.chunks().allocate(BlockKind::kCq, sizeof(CqShared), &recycled);
-    if (!block.ok()) return fail_null(block.status());
+    if (!block.ok()) {
+      if (cq->parent_domain != nullptr) cq->parent_domain->users.fetch_sub(1);
+      return fail_null(block.status());
+    }
     cq->block = block.take();
     cq->shared = static_cast<CqShared*>(cq->block.address);
     cq->serial = process.next_number();
@@ -368,21 +421,27 @@ ibv_cq* create_cq(ibv_context* context_handle, int cqe, void* cq_context, ibv_co
   }
   context.objects.fetch_add(1, std::memory_order_relaxed);
   process.cqs.push_back(cq.get());
-  return cq.release()->handle();
+  return cq.release();
 }
 
 int resize_cq(ibv_cq* handle, int cqe) {
+  if (forked()) return fail(EPERM, "resize a CQ", "this process was forked");
   Cq& cq = Cq::of(handle);
   if (cqe < 1 || static_cast<uint32_t>(cqe) > kMaxCqe) {
     return fail(EINVAL, "resize a CQ", base::format("cqe is %d and must be 1 to %u", cqe, kMaxCqe));
   }
+  // Receive completions lie in the rings and count as well; they are not moved.
+  const uint32_t held = cq.pending();
+  std::vector<Completion> fresh(static_cast<size_t>(cqe));
   std::lock_guard guard(cq.lock);
   const uint32_t count = cq.send_count.load(std::memory_order_relaxed);
-  if (count > static_cast<uint32_t>(cqe))
-    return fail(EINVAL, "resize a CQ", "it holds more completions than that");
-  std::vector<ibv_wc> fresh(static_cast<size_t>(cqe));
+  if (std::max(held, count) > static_cast<uint32_t>(cqe)) {
+    return fail(EINVAL, "resize a CQ",
+                base::format("it holds %u completions, which are more than %d",
+                             std::max(held, count), cqe));
+  }
   for (uint32_t i = 0; i < count; ++i) fresh[i] = cq.sends[(cq.send_head + i) % cq.sends.size()];
-  cq.sends = std::move(fresh);
+  cq.sends.swap(fresh);  // the old memory goes after the lock
   cq.send_head = 0;
   cq.ex.cqe = cqe;
   return 0;
@@ -413,6 +472,7 @@ int destroy_cq(ibv_cq* handle) {
     }
     for (Word& ready : cq->shared->ready) ready.store(0);
   }
+  retire_events(cq->handle());
   // As libibverbs does: whoever got an event may still use the handle until it has acknowledged it.
   pthread_mutex_lock(&cq->ex.mutex);
   while (cq->ex.comp_events_completed != cq->events_delivered)
@@ -424,6 +484,7 @@ int destroy_cq(ibv_cq* handle) {
   }
   pthread_mutex_destroy(&cq->ex.mutex);
   pthread_cond_destroy(&cq->ex.cond);
+  if (cq->parent_domain != nullptr) cq->parent_domain->users.fetch_sub(1);
   cq->context->objects.fetch_sub(1, std::memory_order_relaxed);
   delete cq;
   return 0;

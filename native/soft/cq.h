@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/spinlock.h"
@@ -28,6 +29,26 @@ struct RingView {
   uint32_t capacity = 0;
 };
 
+/** What a completion says beyond ibv_wc; read through an extended CQ only. */
+struct Extras {
+  uint32_t flow_tag = 0;
+  uint16_t cvlan = 0;
+};
+
+/** A completion in a CQ of this process. */
+struct Completion {
+  ibv_wc wc = {};
+  Extras extras;
+};
+
+/** Event moderation (ibv_modify_cq): off unless both are more than 0. */
+struct Moderation {
+  std::atomic<uint16_t> count{0};
+  std::atomic<uint16_t> period_us{0};
+  uint64_t since =
+      0;  ///< when the event that is held back was due, 0: none; needs the channel's lock
+};
+
 /**
  * A completion queue. Send completions and flushes are this process's own business and go through
  * `sends`; receive completions come through one ring for each initiating QP, found by the directory
@@ -44,11 +65,27 @@ struct Cq {
 
   base::Spinlock lock;
   // Needs lock.
-  std::vector<ibv_wc> sends;  ///< circular, of ex.cqe entries
+  std::vector<Completion> sends;  ///< circular, of ex.cqe entries
   uint32_t send_head = 0;
   std::vector<std::unique_ptr<RingView>> rings;  ///< by directory index
   uint32_t first_word = 0;  ///< where the next poll starts, so that no ring starves
-  bool overrun = false;
+
+  bool ignores_overrun = false;  ///< IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN; never changes
+  /** More completions than it has room for: CQ_ERR was raised, what it holds can be polled, and
+   * after that polling fails with EIO. */
+  std::atomic<bool> in_error{false};
+
+  // Of an extended CQ, see cq_ex.cc.
+  std::mutex session;  ///< held from start_poll to end_poll, unless single_threaded
+  bool single_threaded = false;
+  ibv_wc current = {};  ///< needs session
+  Extras current_extras;
+  uint64_t wc_flags = 0;           ///< what was asked for; only timestamps cost anything
+  uint64_t current_ts = 0;         ///< of the poll that found it, if asked for
+  uint64_t current_wallclock = 0;  ///< the same
+  Pd* parent_domain = nullptr;
+
+  Moderation moderation;
 
   std::atomic<uint32_t> send_count{0};  ///< written under lock, read by anybody
   /** The number of the arming that has not been reported yet, 0 if none. Written by req_notify and
@@ -62,9 +99,13 @@ struct Cq {
   ibv_cq* handle() { return reinterpret_cast<ibv_cq*>(&ex); }
 
   /** Adds a completion of this process (send side). Takes the lock and wakes if armed. */
-  void push(const ibv_wc& wc, bool solicited);
+  void push(const ibv_wc& wc, bool solicited, const Extras& extras = {});
   /** Wakes this CQ's own channel if it is armed (R7). */
   void notify_own(bool solicited);
+  /** Raises CQ_ERR once and puts the CQ in error. Any lock may be held. */
+  void enter_error();
+  /** How many completions a poll would find. Off the data path; takes the lock. */
+  uint32_t pending();
   /** Whether a poll might find something. No lock. */
   bool maybe_ready() const;
   /** Removes the completions of a QP (VERBS 1, lesson 4). Takes the lock. */
@@ -77,11 +118,21 @@ struct Cq {
   void forget(uint32_t index);
 };
 
+/** What a CQ is created with, beyond ibv_create_cq's arguments. */
+struct CqOptions {
+  bool ignores_overrun = false;
+  bool single_threaded = false;
+  Pd* parent_domain = nullptr;
+};
+Cq* make_cq(Context& context, int64_t cqe, void* cq_context, ibv_comp_channel* channel,
+            int64_t comp_vector, const CqOptions& options);
 ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
                   int comp_vector);
 int resize_cq(ibv_cq* cq, int cqe);
 int destroy_cq(ibv_cq* cq);
 int poll_cq(ibv_cq* cq, int count, ibv_wc* wc);
+/** poll_cq() for one completion with all that there is to say about it. */
+int poll_one(Cq& cq, ibv_wc* wc, Extras* extras);
 int req_notify_cq(ibv_cq* cq, int solicited_only);
 void ack_cq_events(ibv_cq* cq, unsigned int count);
 

@@ -78,6 +78,7 @@ void wake_after_death(Process& process, PeerProcess&) {
   for (Context* context : process.contexts) {
     std::lock_guard lock(context->qps_lock);
     for (Channel* channel : context->channels) channel->wake();
+    context->wake.wake();
   }
 }
 

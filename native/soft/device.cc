@@ -14,8 +14,11 @@
 
 #include "soft/channel.h"
 #include "soft/cq.h"
+#include "soft/cq_ex.h"
 #include "soft/error.h"
+#include "soft/import.h"
 #include "soft/initiator.h"
+#include "soft/mw.h"
 #include "soft/qp.h"
 #include "soft/srq.h"
 #include "soft/step.h"
@@ -54,7 +57,6 @@ uint32_t number_of(const ibv_device* device) {
 void set_ops(Context& context) {
   ibv_context& handle = context.verbs.context;
   handle.device = &table().devices[context.device];
-  handle.cmd_fd = -1;
   handle.num_comp_vectors = 1;
   handle.abi_compat = __VERBS_ABI_IS_EXTENDED;
   handle.ops.poll_cq = poll_cq;
@@ -62,6 +64,9 @@ void set_ops(Context& context) {
   handle.ops.post_srq_recv = post_srq_recv;
   handle.ops.post_send = post_send;
   handle.ops.post_recv = post_recv;
+  handle.ops.alloc_mw = alloc_mw;
+  handle.ops.dealloc_mw = dealloc_mw;
+  handle.ops.bind_mw = bind_mw;
   context.verbs.sz = sizeof(verbs_context);
   context.verbs.query_port = query_port_ex;
   context.verbs.query_device_ex = query_device_ex;
@@ -72,6 +77,25 @@ void set_ops(Context& context) {
   context.verbs.get_srq_num = get_srq_num;
   context.verbs.create_qp_ex = create_qp_ex;
   context.verbs.open_qp = open_qp;
+  context.verbs.create_cq_ex = create_cq_ex;
+  context.verbs.modify_cq = modify_cq;
+  context.verbs.alloc_td = alloc_td;
+  context.verbs.dealloc_td = dealloc_td;
+  context.verbs.alloc_parent_domain = alloc_parent_domain;
+}
+
+base::Status open_descriptors(Context& context) {
+  context.event_fd = base::Fd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
+  if (!context.event_fd.valid()) {
+    return base::Status::error(errno, "create the asynchronous event descriptor", strerror(errno));
+  }
+  base::Result<base::Fd> token = make_device_token(*context.process, context.device);
+  if (!token.ok()) return token.status();
+  context.token = token.take();
+  base::Result<WakeFifo> wake = WakeFifo::create(*context.process);
+  if (!wake.ok()) return wake.status();
+  context.wake = wake.take();
+  return context.alarm.open();
 }
 
 }  // namespace
@@ -102,25 +126,29 @@ bool owns_device(const ibv_device* device) {
   return device >= table().devices && device < table().devices + kDevices;
 }
 
-ibv_context* open_device(ibv_device* device) {
+ibv_context* open_device(ibv_device* device) { return open_device_number(number_of(device)); }
+
+ibv_context* open_device_number(uint32_t number) {
   base::Result<Link> link = link_layer();
   if (!link.ok()) return fail_null(link.status());
   base::Result<Process*> process = Process::acquire();
   if (!process.ok()) return fail_null(process.status());
   auto context = std::make_unique<Context>();
   context->process = process.value();
-  context->device = number_of(device);
+  context->device = number;
   context->link = link.value();
   set_ops(*context);
   ibv_context& handle = context->verbs.context;
   pthread_mutex_init(&handle.mutex, nullptr);
-  context->event_fd = base::Fd(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
-  if (!context->event_fd.valid()) {
-    const int error = errno;
+  base::Status status = open_descriptors(*context);
+  if (!status.ok()) {
+    context->wake.remove(*context->process);
     process.value()->release();
-    return fail_null(error, "create the asynchronous event descriptor", strerror(error));
+    return fail_null(std::move(status));
   }
   handle.async_fd = context->event_fd.get();
+  handle.cmd_fd = context->token.get();
+  context->objects_owner = process.value()->owner();
   std::lock_guard lock(process.value()->objects());
   process.value()->contexts.push_back(context.get());
   return &context.release()->verbs.context;
@@ -137,95 +165,10 @@ int close_device(ibv_context* handle) {
     std::lock_guard lock(context->process->objects());
     std::erase(context->process->contexts, context);
   }
+  context->wake.remove(*context->process);
   context->process->release();
   pthread_mutex_destroy(&handle->mutex);
   delete context;
-  return 0;
-}
-
-void raise_event(Context& context, const ibv_async_event& event) {
-  {
-    std::lock_guard lock(context.events_lock);
-    context.events.push_back(event);
-  }
-  const uint64_t one = 1;
-  (void)!write(context.event_fd.get(), &one, sizeof(one));
-}
-
-void forget_events(Context& context, const void* element) {
-  std::lock_guard lock(context.events_lock);
-  std::erase_if(context.events,
-                [element](const ibv_async_event& e) { return e.element.srq == element; });
-  // The descriptor may count one too many; get_async_event() then finds an empty queue and waits
-  // on.
-}
-
-int get_async_event(ibv_context* handle, ibv_async_event* event) {
-  Context& context = Context::of(handle);
-  for (;;) {
-    uint64_t one;
-    if (read(handle->async_fd, &one, sizeof(one)) != sizeof(one)) {
-      if (errno == EINTR) continue;
-      return -1;
-    }
-    std::lock_guard lock(context.events_lock);
-    if (context.events.empty()) continue;
-    *event = context.events.front();
-    context.events.pop_front();
-    if (event->event_type == IBV_EVENT_SRQ_LIMIT_REACHED ||
-        event->event_type == IBV_EVENT_SRQ_ERR) {
-      Srq& srq = Srq::of(event->element.srq);
-      pthread_mutex_lock(&srq.srq.mutex);
-      ++srq.events_delivered;
-      pthread_mutex_unlock(&srq.srq.mutex);
-    }
-    return 0;
-  }
-}
-
-void ack_async_event(ibv_async_event* event) {
-  pthread_mutex_t* mutex = nullptr;
-  pthread_cond_t* cond = nullptr;
-  uint32_t* completed = nullptr;
-  if (event->event_type == IBV_EVENT_SRQ_LIMIT_REACHED || event->event_type == IBV_EVENT_SRQ_ERR) {
-    ibv_srq* srq = event->element.srq;
-    mutex = &srq->mutex;
-    cond = &srq->cond;
-    completed = &srq->events_completed;
-  } else if (event->event_type == IBV_EVENT_CQ_ERR) {
-    ibv_cq* cq = event->element.cq;
-    mutex = &cq->mutex;
-    cond = &cq->cond;
-    completed = &cq->async_events_completed;
-  } else {
-    return;
-  }
-  pthread_mutex_lock(mutex);
-  ++*completed;
-  pthread_cond_broadcast(cond);
-  pthread_mutex_unlock(mutex);
-}
-
-ibv_pd* alloc_pd(ibv_context* handle) {
-  if (forked()) return fail_null(EPERM, "allocate a PD", "this process was forked");
-  Context& context = Context::of(handle);
-  Pd* pd = new Pd;
-  pd->number = static_cast<uint32_t>(context.process->next_number());
-  pd->pd.context = handle;
-  pd->pd.handle = pd->number;
-  context.objects.fetch_add(1, std::memory_order_relaxed);
-  return &pd->pd;
-}
-
-int dealloc_pd(ibv_pd* handle) {
-  if (forked()) return fail(EPERM, "free a PD", "this process was forked");
-  Pd* pd = &Pd::of(handle);
-  const uint32_t users = pd->users.load();
-  if (users != 0)
-    return fail(EBUSY, "free a PD",
-                base::format("%u regions, SRQs, QPs and address handles are in it", users));
-  Context::of(handle->context).objects.fetch_sub(1, std::memory_order_relaxed);
-  delete pd;
   return 0;
 }
 

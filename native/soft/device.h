@@ -5,12 +5,17 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "base/files.h"
+#include "soft/domains.h"
+#include "soft/events.h"
 #include "soft/port.h"
 #include "soft/process.h"
+#include "soft/wake.h"
 
 namespace millrace::soft {
 
@@ -37,8 +42,21 @@ struct Context {
   std::atomic<uint32_t> objects{0};
 
   std::mutex events_lock;
-  std::deque<ibv_async_event> events;
-  base::Fd event_fd;  ///< eventfd semaphore, one count an event
+  std::deque<ibv_async_event> events;  ///< needs events_lock
+  base::Fd event_fd;  ///< eventfd semaphore, one count an event; read under events_lock
+  std::map<const void*, uint32_t> events_delivered;  ///< by object; needs events_lock
+
+  /** Whoever waits for this context's work requests (a WQE, room, a time) is woken through these,
+   * in whatever event wait its process is. */
+  WakeFifo wake;
+  Alarm alarm;
+
+  /** For an imported context: whose objects its handles name; else this process. */
+  uint64_t objects_owner = 0;
+  base::Fd token;        ///< what cmd_fd is, unless it was imported
+  base::Fd imported_fd;  ///< the descriptor that it was imported with, closed with it
+  /** PDs that were unimported while something still named them. Needs the process's objects(). */
+  std::vector<std::unique_ptr<Pd>> orphans;
 
   static Context& of(ibv_context* context) {
     verbs_context* verbs = reinterpret_cast<verbs_context*>(reinterpret_cast<char*>(context) -
@@ -48,20 +66,6 @@ struct Context {
   ibv_context* handle() { return &verbs.context; }
 };
 
-/** A protection domain: nothing but a number that SRQs, QPs and regions carry. */
-struct Pd {
-  ibv_pd pd = {};
-  uint32_t number = 0;
-  std::atomic<uint32_t> users{0};  ///< regions, SRQs, QPs, address handles
-  static Pd& of(ibv_pd* handle) { return *reinterpret_cast<Pd*>(handle); }
-};
-
-/** Puts an asynchronous event in the context's queue; its descriptor becomes readable. Any thread.
- */
-void raise_event(Context& context, const ibv_async_event& event);
-/** Takes back the queued events of an object that is being destroyed. */
-void forget_events(Context& context, const void* element);
-
 ibv_device** get_device_list(int* count);
 void free_device_list(ibv_device** list);
 const char* get_device_name(ibv_device* device);
@@ -69,6 +73,8 @@ __be64 get_device_guid(ibv_device* device);
 int get_device_index(ibv_device* device);
 bool owns_device(const ibv_device* device);
 ibv_context* open_device(ibv_device* device);
+/** The same by number, also for a device that is not listed. */
+ibv_context* open_device_number(uint32_t number);
 int close_device(ibv_context* context);
 /** IBV_DEVICE_*: what is true of the device that this context is of. */
 unsigned device_cap_flags(const Context& context);
@@ -76,9 +82,5 @@ int query_device(ibv_context* context, ibv_device_attr* attr);
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
                     ibv_device_attr_ex* attr, size_t size);
 int query_rt_values(ibv_context* context, ibv_values_ex* values);
-int get_async_event(ibv_context* context, ibv_async_event* event);
-void ack_async_event(ibv_async_event* event);
-ibv_pd* alloc_pd(ibv_context* context);
-int dealloc_pd(ibv_pd* pd);
 
 }  // namespace millrace::soft

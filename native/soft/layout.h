@@ -25,7 +25,8 @@ inline constexpr uint32_t kSrqs = 4096;
 inline constexpr uint32_t kQps = 4096;
 inline constexpr uint32_t kXrcds = 1024;    ///< opened (process, domain) pairs
 inline constexpr uint32_t kQpHolders = 64;  ///< processes that may hold one target QP
-inline constexpr uint32_t kMrs = 4096;      ///< a process
+inline constexpr uint32_t kMrs = 4096;      ///< regions and windows of a process
+inline constexpr uint32_t kPds = 4096;      ///< a process
 inline constexpr uint32_t kBackings = 512;  ///< mapped files a process has regions in
 inline constexpr uint32_t kBackingPath = 480;
 inline constexpr uint32_t kRingsPerCq = 1024;
@@ -88,6 +89,7 @@ struct RootHeader {
   alignas(64) Word next_incarnation;
   Word next_srqn;
   Word next_qpn;
+  Word next_pd;
 };
 static_assert(offsetof(RootHeader, next_incarnation) == 128);
 static_assert(sizeof(RootHeader) == 192);
@@ -193,9 +195,25 @@ inline constexpr uint32_t kNoBacking = 0xFFFFFFFF;
 constexpr uint64_t mr_live(uint32_t generation) { return (uint64_t{1} << 32) | generation; }
 
 /**
- * A registered region. Written by its owner before `state` says live; a peer copies it, reads
- * `state` again and uses the copy. `state` is 0 or mr_live(generation); the key is index << 8 | low
- * byte of the generation.
+ * Key of a region or window: the slot of its process, the index in that process's table, and a tag,
+ * which is the low byte of the generation. So a key names one process of the fabric, and a region
+ * that was imported (ibv_import_mr) is found with the key that its maker has.
+ */
+constexpr uint32_t mr_key(uint32_t slot, uint32_t index, uint32_t tag) {
+  return (slot << 20) | (index << 8) | (tag & 0xFF);
+}
+constexpr uint32_t key_slot(uint32_t key) { return key >> 20; }
+constexpr uint32_t key_index(uint32_t key) { return (key >> 8) & (kMrs - 1); }
+static_assert(kMrs == 1u << 12 && kProcesses <= 1u << 12);
+
+enum class MrKind : uint32_t { kRegion = 0, kWindow1 = 1, kWindow2 = 2 };
+
+/**
+ * A registered region or a memory window. Written by its owner while `state` is 0; a peer copies
+ * it, reads `state` again and uses the copy. `state` is 0 or mr_live(generation). A generation is
+ * never used twice for an index; what is registered or bound again with the key it had moves its
+ * upper bits on. A window's state is also taken from live to 0, by CAS, by a peer that sends with
+ * invalidate.
  */
 struct MrRecord {
   Word state;
@@ -207,7 +225,8 @@ struct MrRecord {
   uint32_t backing;  ///< index, or kNoBacking: memory that only process_vm_* reaches
   uint32_t generation;
   uint64_t file_offset;  ///< of `address` in the backing file
-  uint64_t reserved;
+  MrKind kind;
+  uint32_t qp;  ///< of a type 2 window: the QP that it was bound on, and is good for alone
 };
 static_assert(sizeof(MrRecord) == 64);
 
@@ -219,6 +238,7 @@ struct ProcessShared {
   uint64_t reserved[5];
   MrRecord mrs[kMrs];
   Backing backings[kBackings];
+  Half pds[kPds];  ///< numbers of its PDs, 0 is free; written by the owner only
 };
 static_assert(offsetof(ProcessShared, mrs) == 64);
 

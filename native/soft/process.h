@@ -18,7 +18,9 @@ namespace millrace::soft {
 
 struct Context;
 struct Cq;
+struct Mw;
 struct Srq;
+struct Translation;
 
 /** Set in a forked child of a process that had joined: no verb works there any more (EPERM). */
 bool forked();
@@ -90,6 +92,12 @@ class Process {
   std::vector<Context*> contexts;
   std::vector<Cq*> cqs;
   std::vector<Srq*> srqs;
+
+  /** Memory windows of this process. Needs registry(). */
+  std::vector<Mw*> windows;
+  /** Regions of other processes that were imported, by key, one for each handle. Needs registry().
+   */
+  std::multimap<uint32_t, std::shared_ptr<Translation>> imported;
 
   /** Readable when a peer that this process depends on may have died. Belongs to the process. */
   int presence_fd() const { return presence_epoll_.get(); }

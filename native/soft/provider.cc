@@ -9,6 +9,7 @@
 #include "soft/device.h"
 #include "soft/error.h"
 #include "soft/fabric.h"
+#include "soft/import.h"
 #include "soft/mr.h"
 #include "soft/process.h"
 #include "soft/qp.h"
@@ -67,6 +68,12 @@ constexpr verbs::Provider kProvider = {
     .query_gid_table = query_gid_table,
     .resolve_eth_l2_from_gid = resolve_eth_l2_from_gid,
     .init_ah_from_wc = init_ah_from_wc,
+    .rereg_mr = rereg_mr,
+    .import_device = import_device,
+    .import_pd = import_pd,
+    .unimport_pd = unimport_pd,
+    .import_mr = import_mr,
+    .unimport_mr = unimport_mr,
 };
 
 }  // namespace

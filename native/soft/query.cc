@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "soft/cq_ex.h"
 #include "soft/device.h"
 #include "soft/error.h"
 #include "soft/port.h"
@@ -37,7 +38,7 @@ void fill_device(const Context& context, ibv_device_attr* attr) {
   attr->max_cq = 4096;
   attr->max_cqe = kMaxCqe;
   attr->max_mr = kMrs;
-  attr->max_pd = 1 << 20;
+  attr->max_pd = kPds;
   attr->max_qp_rd_atom = 16;
   attr->max_res_rd_atom = 16 * kQps;
   attr->max_qp_init_rd_atom = 16;
@@ -76,6 +77,8 @@ int query_device_ex(ibv_context* handle, const ibv_query_device_ex_input* input,
   full.hca_core_clock = kClockKhz;
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
   full.phys_port_cnt_ex = kPorts;
+  full.cq_mod_caps.max_cq_count = kMaxModerationCount;
+  full.cq_mod_caps.max_cq_period = kMaxModerationPeriodUs;
   memset(static_cast<void*>(attr), 0, size);
   memcpy(static_cast<void*>(attr), &full, std::min(size, sizeof(full)));
   return 0;

@@ -35,10 +35,7 @@ bool Srq::consume(uint32_t index, uint64_t taker, uint64_t* wr_id) {
   ++free_count;
   if (limit != 0 && max_wr - free_count < limit) {
     limit = 0;  // one-shot (VERBS 2.12)
-    ibv_async_event event = {};
-    event.element.srq = &srq;
-    event.event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
-    raise_event(*context, event);
+    raise_srq_event(&srq, IBV_EVENT_SRQ_LIMIT_REACHED);
   }
   return true;
 }
@@ -223,10 +220,7 @@ int modify_srq(ibv_srq* handle, ibv_srq_attr* attr, int mask) {
   srq.limit = attr->srq_limit;
   if (srq.limit != 0 && srq.max_wr - srq.free_count < srq.limit) {
     srq.limit = 0;
-    ibv_async_event event = {};
-    event.element.srq = handle;
-    event.event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
-    raise_event(*srq.context, event);
+    raise_srq_event(handle, IBV_EVENT_SRQ_LIMIT_REACHED);
   }
   return 0;
 }
@@ -277,11 +271,7 @@ int destroy_srq(ibv_srq* handle) {
   }
   srq->shared->posted.fetch_add(1);
   srq->wake_parked();  // their WRs fail now
-  forget_events(*srq->context, &srq->srq);
-  pthread_mutex_lock(&srq->srq.mutex);
-  while (srq->srq.events_completed != srq->events_delivered)
-    pthread_cond_wait(&srq->srq.cond, &srq->srq.mutex);
-  pthread_mutex_unlock(&srq->srq.mutex);
+  retire_events(&srq->srq);
   if (quiet) {
     for (uint32_t i = 0; i < kParkEntries; ++i) {
       // Waiters find the number gone and let go of the entry themselves; recycled memory keeps

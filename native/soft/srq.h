@@ -38,8 +38,7 @@ struct Srq {
   std::vector<uint32_t> free_list;
   uint32_t free_head = 0;
   uint32_t free_count = 0;
-  uint32_t limit = 0;             ///< 0: no event wanted
-  uint32_t events_delivered = 0;  ///< needs srq.mutex
+  uint32_t limit = 0;  ///< 0: no event wanted
 
   static Srq& of(ibv_srq* handle) { return *reinterpret_cast<Srq*>(handle); }
 

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include "base/files.h"
+#include "base/status.h"
+
+namespace millrace::soft {
+
+class Process;
+struct Context;
+
+/**
+ * The descriptor that stands for a device as this process has it open (`ibv_context::cmd_fd`): a
+ * small sealed file that says who and which device. It may be duplicated and sent to other
+ * processes of the same user and fabric.
+ */
+base::Result<base::Fd> make_device_token(const Process& process, uint32_t device);
+
+/**
+ * A context in which handles of PDs name those of the process that the descriptor came from
+ * (ibv_import_pd, then ibv_import_mr). Everything made in it belongs to this process. The
+ * descriptor is closed with the context. EBADF, EINVAL: it is none of a device of this fabric;
+ * ENODEV: that process has ended.
+ */
+ibv_context* import_device(int cmd_fd);
+
+}  // namespace millrace::soft
