@@ -293,8 +293,8 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
   // ---- other ways to read ----------------------------------------------------------------------------------------------
 
   /**
-   * The values as `for await` takes them. What is not taken yet counts against the byte window, so a slow loop slows (or loses
-   * from, as `overflow` says) its publishers and never fills the memory. Leaving the loop unsubscribes.
+   * The values as `for await` takes them. At most a window of each publisher waits here to be taken. Beyond it a slow loop
+   * slows the publisher (`overflow: 'wait'`), or drops for itself alone, as `overflow` says. Leaving the loop unsubscribes.
    */
   [Symbol.asyncIterator](): AsyncIterableIterator<T> {
     return this.values();

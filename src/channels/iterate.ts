@@ -1,7 +1,9 @@
 import { MillraceError } from '../errors.js';
 import type { Engine } from './engine.js';
 import type { Listening } from './listening.js';
+import type { Status } from './status.js';
 import { Holder, type MessageAt, type Origin, type Rich } from './subscription.js';
+import { DroppingValues, type Item, type ValueQueue, WaitingValues } from './value-queue.js';
 
 /** The error of a call whose signal fired. */
 export function aborted(what: string, signal: AbortSignal): MillraceError {
@@ -9,16 +11,18 @@ export function aborted(what: string, signal: AbortSignal): MillraceError {
 }
 
 /**
- * The `for await` side of a channel. What is not taken yet stays here and counts against the byte windows of its publishers,
- * so the buffer is bounded by the window a publisher, and the subscriber's overflow policy decides at the publisher what
- * happens beyond.
+ * The `for await` side of a channel. What is not taken yet stays here, at most a window for each publisher.
+ *
+ * Under `wait` it counts against that window: a slow loop slows its publishers, and with them this member's other
+ * subscribers, which share the window. Under any other policy a slow loop drops here, for itself alone.
  */
 export class ChannelIterator<V> implements AsyncIterableIterator<V>, Rich<unknown> {
   readonly #engine: Engine;
   readonly #map: (origin: Origin, value: unknown, at: MessageAt) => V;
   readonly #holders = new Map<Origin, Holder>();
-  #items: { value: V; origin: Origin; sequence: number; size: number }[] = [];
-  #head = 0;
+  readonly #status: Status | null;
+  readonly #waits: boolean;
+  readonly #queue: ValueQueue<V>;
   #waiting: { resolve(result: IteratorResult<V>): void; reject(error: unknown): void }[] = [];
   #detach: () => void = () => {};
   #ended = false;
@@ -32,6 +36,13 @@ export class ChannelIterator<V> implements AsyncIterableIterator<V>, Rich<unknow
   ) {
     this.#engine = engine;
     this.#map = map;
+    this.#status = listening?.status ?? null;
+    const overflow = listening?.wanted.overflow ?? 'wait';
+    this.#waits = overflow === 'wait';
+    this.#queue =
+      listening === null || overflow === 'wait'
+        ? new WaitingValues()
+        : new DroppingValues(overflow, listening.wanted.window, (item) => this.#dropped(item));
     if (listening === null) {
       this.#ended = true;
       return;
@@ -58,7 +69,7 @@ export class ChannelIterator<V> implements AsyncIterableIterator<V>, Rich<unknow
   }
 
   next(): Promise<IteratorResult<V>> {
-    if (this.#head < this.#items.length) return Promise.resolve({ done: false, value: this.#take() });
+    if (!this.#queue.empty) return Promise.resolve({ done: false, value: this.#take() });
     if (this.#error !== undefined) {
       const error = this.#error;
       this.#error = undefined;
@@ -88,13 +99,31 @@ export class ChannelIterator<V> implements AsyncIterableIterator<V>, Rich<unknow
     if (waiting !== undefined) return waiting.resolve({ done: false, value: mapped });
     let holder = this.#holders.get(origin);
     if (holder === undefined) {
-      holder = new Holder();
+      holder = new Holder(this.#waits);
       this.#holders.set(origin, holder);
       origin.holders.push(holder);
     }
     if (holder.bytes === 0) holder.first = at.sequence;
     holder.bytes += at.size;
-    this.#items.push({ value: mapped, origin, sequence: at.sequence, size: at.size });
+    this.#queue.push({ value: mapped, origin, sequence: at.sequence, size: at.size, key: undefined }, value);
+  }
+
+  /** Drops are told once a turn. */
+  endOfTurn(): void {
+    for (const [origin, holder] of this.#holders) {
+      const { dropped: count } = holder;
+      if (count === 0) continue;
+      holder.dropped = 0;
+      const { name: channel, peer } = origin;
+      this.#status?.emit({
+        type: 'dropped',
+        channel,
+        peer: peer.identity,
+        count,
+        total: holder.droppedTotal,
+        reason: 'overflow',
+      });
+    }
   }
 
   /** Nothing more comes; what is here can still be taken. */
@@ -106,23 +135,27 @@ export class ChannelIterator<V> implements AsyncIterableIterator<V>, Rich<unknow
   // ---- inside --------------------------------------------------------------------------------------------------------
 
   #take(): V {
-    const item = this.#items[this.#head]!;
-    this.#items[this.#head] = undefined as never;
-    this.#head++;
-    if (this.#head === this.#items.length) {
-      this.#items = [];
-      this.#head = 0;
-    } else if (this.#head > 1024 && this.#head * 2 > this.#items.length) {
-      this.#items = this.#items.slice(this.#head);
-      this.#head = 0;
-    }
-    const holder = this.#holders.get(item.origin);
-    if (holder !== undefined) {
-      holder.bytes -= item.size;
-      holder.first = item.sequence + 1;
-      this.#returned(item.origin);
-    }
+    const item = this.#queue.take();
+    // The oldest of its publisher: everything before it was taken or dropped.
+    const holder = this.#gone(item);
+    if (holder !== undefined) holder.first = item.sequence + 1;
     return item.value;
+  }
+
+  #dropped(item: Item<V>): void {
+    const holder = this.#gone(item);
+    if (holder === undefined) return;
+    holder.dropped++;
+    holder.droppedTotal++;
+  }
+
+  /** It is not held any more. */
+  #gone({ origin, size }: Item<V>): Holder | undefined {
+    const holder = this.#holders.get(origin);
+    if (holder === undefined) return undefined;
+    holder.bytes -= size;
+    this.#returned(origin);
+    return holder;
   }
 
   #returned(origin: Origin): void {
@@ -136,8 +169,7 @@ export class ChannelIterator<V> implements AsyncIterableIterator<V>, Rich<unknow
 
   /** Gives back what is held. */
   #drop(): void {
-    this.#items = [];
-    this.#head = 0;
+    this.#queue.clear();
     for (const [origin, holder] of this.#holders) {
       const at = origin.holders.indexOf(holder);
       if (at >= 0) origin.holders.splice(at, 1);

@@ -19,8 +19,8 @@ export class Listening {
 
   constructor(
     private readonly engine: Engine,
-    private readonly wanted: Wanted,
-    private readonly status: Status,
+    readonly wanted: Wanted,
+    readonly status: Status,
   ) {}
 
   /** Local subscribers. */

@@ -135,6 +135,13 @@ export class LocalSubscription {
 
 /** Bytes and sequence that a buffering subscriber (an iterator, a Web stream) still holds of one publisher. */
 export class Holder {
+  /** Messages that were dropped here in this turn, and ever. */
+  dropped = 0;
+  droppedTotal = 0;
+  constructor(
+    /** What it holds counts against the publisher's window. */
+    readonly waits: boolean,
+  ) {}
   bytes = 0;
   /** Sequence of the oldest message that it holds; meaningful while bytes > 0. */
   first = 0;
@@ -241,7 +248,7 @@ export class Origin {
   /** Bytes that the slowest local subscriber has taken. */
   get consumed(): number {
     let held = 0;
-    for (const holder of this.holders) if (holder.bytes > held) held = holder.bytes;
+    for (const holder of this.holders) if (holder.waits && holder.bytes > held) held = holder.bytes;
     return this.received - held;
   }
 
