@@ -32,5 +32,6 @@ Napi::Value is_present(const Napi::CallbackInfo& info);
 Napi::Value unlock_presence(const Napi::CallbackInfo& info);
 Napi::Value memlock_limit(const Napi::CallbackInfo& info);
 Napi::Value clean_fabric(const Napi::CallbackInfo& info);
+Napi::Value probe(const Napi::CallbackInfo& info);
 
 }  // namespace millrace::addon

@@ -1,5 +1,3 @@
-#include <sys/resource.h>
-
 #include <limits>
 
 #include "addon/arguments.h"
@@ -7,6 +5,7 @@
 #include "addon/errors.h"
 #include "addon/presence.h"
 #include "soft/provider.h"
+#include "verbs/probe.h"
 
 namespace millrace::addon {
 
@@ -38,10 +37,10 @@ Napi::Value unlock_presence(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value memlock_limit(const Napi::CallbackInfo& info) {
-  rlimit limit{};
-  const bool unlimited = getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY;
-  return Napi::Number::New(info.Env(), unlimited ? std::numeric_limits<double>::infinity()
-                                                 : static_cast<double>(limit.rlim_cur));
+  const uint64_t limit = verbs::memlock_limit();
+  return Napi::Number::New(info.Env(), limit == ~uint64_t{0}
+                                           ? std::numeric_limits<double>::infinity()
+                                           : static_cast<double>(limit));
 }
 
 Napi::Value clean_fabric(const Napi::CallbackInfo& info) {

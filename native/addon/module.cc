@@ -57,6 +57,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
       {"unlockPresence", unlock_presence},
       {"memlockLimit", memlock_limit},
       {"cleanFabric", clean_fabric},
+      {"probe", probe},
   };
   for (const auto& entry : calls) {
     exports.Set(entry.name, Napi::Function::New(env, entry.call, entry.name, environment));

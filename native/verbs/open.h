@@ -2,6 +2,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -10,16 +11,24 @@
 namespace millrace::verbs {
 
 /**
- * Opens a device by name: "soft" (or "soft0") is the software device, "auto" takes the best that
- * there is (at present the software device), anything else is looked up among all providers'
- * devices.
+ * Opens a device by name:
+ * - "soft" (or "soft0", "soft1", ...) is the software device; the system's library is not even
+ *   loaded for it;
+ * - "auto" takes the first device of the system that lanes can be made on now (an active port, RC
+ *   with shared receive queues or XRC), else the software device, and says in `note` what was
+ *   missing;
+ * - anything else is the name of a device of the system.
  *
  * The context belongs to the caller, who closes it with ibv_close_device() after everything made
- * from it. Errors: ENODEV with the list of what exists; whatever joining the software device's
- * fabric reports (ENOSPC, EACCES for a folder of another user, EPROTO for another layout, EPERM in
- * a forked child). Any thread.
+ * from it. `note` (may be null) is set to a sentence where something is worth telling, else to "".
+ * Errors: ENODEV with the list of what exists and what is missing; whatever joining the software
+ * device's fabric reports (ENOSPC, EACCES for a folder of another user, EPROTO for another layout,
+ * EPERM in a forked child); the errno of ibv_open_device. Any thread.
  */
-base::Result<ibv_context*> open_device(std::string_view name);
+base::Result<ibv_context*> open_device(std::string_view name, std::string* note = nullptr);
+
+/** Why the system has no RDMA device at all, in words and with what to do; "" when it has some. */
+std::string why_no_system_device();
 
 /** The provider that made this device; never null for a device from one of our lists. */
 const Provider* provider_of(const ibv_device* device);
