@@ -43,6 +43,9 @@ MILLRACE_OLD(int, pthread_setspecific, (pthread_key_t key, const void* value), (
 MILLRACE_OLD(int, pthread_mutex_trylock, (pthread_mutex_t * mutex), (mutex));
 MILLRACE_OLD(void*, dlopen, (const char* file, int flags), (file, flags));
 MILLRACE_OLD(void*, dlsym, (void* handle, const char* name), (handle, name));
+MILLRACE_OLD(void*, dlvsym, (void* handle, const char* name, const char* version),
+             (handle, name, version));
+MILLRACE_OLD(int, dladdr, (const void* address, Dl_info* info), (address, info));
 MILLRACE_OLD(int, dlclose, (void* handle), (handle));
 MILLRACE_OLD(char*, dlerror, (), ());
 

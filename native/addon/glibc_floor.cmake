@@ -13,7 +13,7 @@ function(millrace_glibc_floor target)
   endif()
   foreach(name
       pthread_create pthread_join pthread_sigmask pthread_once pthread_key_create __pthread_key_create
-      pthread_key_delete pthread_getspecific pthread_setspecific pthread_mutex_trylock dlopen dlsym dlclose dlerror
+      pthread_key_delete pthread_getspecific pthread_setspecific pthread_mutex_trylock dlopen dlsym dlvsym dladdr dlclose dlerror
       stat lstat fstat fstatat __libc_single_threaded _dl_find_object arc4random)
     target_link_options(${target} PRIVATE -Wl,--wrap=${name})
   endforeach()

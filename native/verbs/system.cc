@@ -1,7 +1,6 @@
 #include "verbs/system.h"
 
 #include <dlfcn.h>
-#include <link.h>
 #include <string.h>
 
 #include <cstddef>
@@ -98,9 +97,10 @@ void* find(void* library, const Entry& entry) {
   return symbol != nullptr ? symbol : dlsym(library, entry.symbol);
 }
 
-std::string file_of(void* library) {
-  link_map* map = nullptr;
-  return dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr ? map->l_name : "";
+/** The file that a symbol of it came from. */
+std::string file_of(const void* symbol, const char* otherwise) {
+  Dl_info info = {};
+  return dladdr(symbol, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : otherwise;
 }
 
 }  // namespace
@@ -115,8 +115,8 @@ SystemLibrary load_library(const char* file, Provider* table) {
                                  reason != nullptr ? reason : "no reason given");
     return found;
   }
-  found.path = file_of(library);
-  if (dlsym(library, kDropinMarker) != nullptr) {
+  if (const void* const marker = dlsym(library, kDropinMarker)) {
+    found.path = file_of(marker, file);
     found.dropin = true;
     found.problem =
         base::format("%s is millrace's own (millrace verbs): it has the software device only",
@@ -124,6 +124,8 @@ SystemLibrary load_library(const char* file, Provider* table) {
     dlclose(library);
     return found;
   }
+  const void* const first = dlsym(library, "ibv_get_device_list");
+  found.path = first != nullptr ? file_of(first, file) : file;
   table->name = "system";
   table->owns = owns;
   for (const Entry& entry : kEntries) {

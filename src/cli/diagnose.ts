@@ -82,7 +82,8 @@ function devices({ device, mayLock }: Facts, probe: NativeProbe, add: Add): void
   }
   if (probe.libraryProblem !== '')
     add('remark', 'device', `Adapters cannot be used: ${probe.libraryProblem}.`);
-  else if (probe.noSystemDevice !== '') add('remark', 'device', `There is no adapter: ${probe.noSystemDevice}.`);
+  else if (probe.noSystemDevice !== '')
+    add('remark', 'device', `There is no adapter: ${probe.noSystemDevice}.`);
   const adapters = probe.devices.some((one) => one.provider === 'system' && one.missing === '');
   if (adapters && !mayLock && probe.memlock < REGISTERED) {
     add(

@@ -91,7 +91,10 @@ function describe(facts: Facts, findings: readonly Finding[], colors: Colors): s
   const rows: [string, string][] = [
     ['shared memory', memory.bytes === null ? memory.folder : memoryText(memory.folder, memory)],
     ['libibverbs', probe === null ? '?' : probe.library || 'none'],
-    ['memlock', probe === null ? '?' : `${sizeText(probe.memlock)}${facts.mayLock ? ' (may exceed it)' : ''}`],
+    [
+      'memlock',
+      probe === null ? '?' : `${sizeText(probe.memlock)}${facts.mayLock ? ' (may exceed it)' : ''}`,
+    ],
     ['ptrace scope', facts.ptraceScope === null ? 'no Yama' : String(facts.ptraceScope)],
   ];
   lines.push(...rows.map(([name, text]) => `${name.padEnd(14)}${text}`));
@@ -101,7 +104,10 @@ function describe(facts: Facts, findings: readonly Finding[], colors: Colors): s
     if (remedy !== '') lines.push(`         ${colors.dim(remedy)}`);
   }
   const problems = findings.filter(({ level }) => level === 'problem').length;
-  lines.push('', problems === 0 ? colors.green('Members can join.') : colors.red(`${problems} to be solved.`));
+  lines.push(
+    '',
+    problems === 0 ? colors.green('Members can join.') : colors.red(`${problems} to be solved.`),
+  );
   return `${lines.join('\n')}\n`;
 }
 
@@ -127,7 +133,13 @@ function deviceLines(device: NativeDevice, facts: Facts, colors: Colors): string
     [can.atomics, 'atomics'],
   ];
   const row = (title: string, text: string) => lines.push(`  ${title.padEnd(12)}${text}`);
-  row('can', abilities.filter(([has]) => has).map(([, text]) => text).join(', '));
+  row(
+    'can',
+    abilities
+      .filter(([has]) => has)
+      .map(([, text]) => text)
+      .join(', '),
+  );
   row('lanes', lanes === 'xrc' ? 'XRC, one to a host' : lanes === 'rc' ? 'RC, one to a member' : 'none');
   row(
     'limits',

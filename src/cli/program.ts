@@ -60,7 +60,7 @@ function report(error: unknown, io: Io, words: readonly string[]): number {
   return exit;
 }
 
-const COMMANDS = ['pub', 'sub', 'ls', 'clean', 'verbs', 'errors'];
+const COMMANDS = ['pub', 'sub', 'ls', 'clean', 'doctor', 'verbs', 'errors'];
 const command = (words: readonly string[]): string => {
   const known = words.find((word) => COMMANDS.includes(word));
   return known === undefined ? '' : `${known} `;
@@ -224,6 +224,27 @@ Examples:
     .action(
       action(async (context, options: import('./clean.js').CleanOptions) =>
         (await import('./clean.js')).clean(options, context),
+      ),
+    );
+
+  top
+    .command('doctor')
+    .description('Look at RDMA devices, limits and shared memory, and say what to change.')
+    .option('--json', 'print JSON, for programs')
+    .addHelpText(
+      'after',
+      `
+Opens each device for a moment and joins nothing. Looked at are MILLRACE_SHM_DIR and MILLRACE_DEVICE, as members use them.
+The exit code is 1 when something keeps members from joining.
+
+Examples:
+  $ millrace doctor
+  $ millrace doctor --json | jq '.probe.devices[] | {name, lanes, missing}'
+  $ MILLRACE_DEVICE=mlx5_0 millrace doctor`,
+    )
+    .action(
+      action(async (context, options: import('./doctor.js').DoctorOptions) =>
+        (await import('./doctor.js')).doctor(options, context),
       ),
     );
 

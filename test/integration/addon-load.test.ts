@@ -81,6 +81,7 @@ test('the addon loads, once, and offers exactly what binding.ts names', () => {
         'open',
         'openLane',
         'poll',
+        'probe',
         'ref',
         'resources',
         'sleep',

@@ -1,5 +1,11 @@
 import * as fs from 'node:fs';
-import type { Native, NativeBuffers, NativeResources, OpenOptions } from '../../src/native/binding.js';
+import type {
+  Native,
+  NativeBuffers,
+  NativeProbe,
+  NativeResources,
+  OpenOptions,
+} from '../../src/native/binding.js';
 
 /** What a call of the fake was. */
 export interface Call {
@@ -104,6 +110,10 @@ export class ClusterNative implements Native {
 
   cleanFabric(): { reaped: number; bytes: number } {
     return { reaped: 0, bytes: 0 };
+  }
+
+  probe(): NativeProbe {
+    return { library: '', libraryProblem: '', noSystemDevice: '', memlock: Infinity, devices: [] };
   }
 
   /** Peers that a member holds something for. */

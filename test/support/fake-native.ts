@@ -221,6 +221,7 @@ export class FakeFabric {
       unlockPresence() {},
       memlockLimit: () => Number.POSITIVE_INFINITY,
       cleanFabric: () => ({ reaped: 0, bytes: 0 }),
+      probe: () => ({ library: '', libraryProblem: '', noSystemDevice: '', memlock: Infinity, devices: [] }),
     };
   }
 

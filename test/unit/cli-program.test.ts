@@ -43,14 +43,14 @@ describe('help and version', () => {
     });
   });
 
-  test.each(['', 'pub ', 'sub ', 'ls ', 'clean ', 'verbs ', 'errors '])(
+  test.each(['', 'pub ', 'sub ', 'ls ', 'clean ', 'doctor ', 'verbs ', 'errors '])(
     '%s--help has a description, all options and examples',
     async (name) => {
       const { exit, out, err } = await command(`${name}--help`);
       expect({ exit, err }).toEqual({ exit: 0, err: '' });
       expect(out).toContain('Examples:');
       expect(out).toContain(`millrace ${name}`);
-      if (name !== '' && name !== 'verbs ' && name !== 'errors ') {
+      if (!['', 'doctor ', 'verbs ', 'errors '].includes(name)) {
         for (const option of ['--domain', '--timeout', '--json']) expect(out).toContain(option);
       }
       expect(out).not.toContain('default: false');

@@ -11,7 +11,6 @@ import {
   growth,
   listening,
   output,
-  resources,
   start,
   statistics,
   succeeds,
