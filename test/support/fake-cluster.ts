@@ -87,6 +87,36 @@ export class FakeDomain {
     if (entry !== undefined && count === Number.POSITIVE_INFINITY) entry.delayed = null;
   }
 
+  /** Both end their session and begin anew, as after a backlog that was not read: the same incarnations, new peers. */
+  reconnect(a: number, b: number): void {
+    const [one, other] = [a, b].map(
+      (incarnation) => this.entries.find((e) => e.incarnation === incarnation)!,
+    );
+    for (const [mine, theirs] of [
+      [one!, other!],
+      [other!, one!],
+    ] as const) {
+      for (const [index, { info, entry }] of mine.peers) {
+        if (entry !== theirs) continue;
+        mine.peers.delete(index);
+        this.schedule(mine.life, () => {
+          mine.events.peerDown(info, 'refused', 'it did not read');
+          mine.native.disconnect(mine.handle, index);
+        });
+      }
+    }
+    this.#connect(one!, other!);
+  }
+
+  /** The control connection between two living members is broken, or works again. */
+  suspect(at: number, of: number, on: boolean): void {
+    for (const entry of this.entries) {
+      if (entry.incarnation !== at) continue;
+      for (const { info, entry: peer } of entry.peers.values())
+        if (peer.incarnation === of) this.schedule(entry.life, () => entry.events.peerSuspect?.(info, on));
+    }
+  }
+
   #connect(a: Entry, b: Entry): void {
     const ends = [a, b].map((entry) => ({ entry, offered: entry.native.offer(entry.handle) }));
     for (const [mine, theirs] of [ends, [...ends].reverse()]) {

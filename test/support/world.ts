@@ -107,6 +107,11 @@ export class World {
     for (const domain of this.#domains.values()) domain.hasten(this.#find(member).member.incarnation, count);
   }
 
+  /** The domain's members, for what the cluster does to them. */
+  domain(name = 'test'): FakeDomain {
+    return this.#domains.get(name)!;
+  }
+
   /** A member's end of the cluster, to send what it would never send. */
   portOf(incarnation: number): ClusterPort {
     for (const domain of this.#domains.values()) {

@@ -3,6 +3,7 @@ import { describe, expect, test, vi } from 'vitest';
 import type { ClusterPort } from '../../src/channels/engine.js';
 import { KIND, writeHeader } from '../../src/channels/wire.js';
 import { collect, numbers, outcome } from '../support/collect.js';
+import { forge } from '../support/forge.js';
 import { World } from '../support/world.js';
 
 describe('same name in a member = same object; other options = error showing both', () => {
@@ -331,38 +332,6 @@ describe('members and peers', () => {
 });
 
 describe('bad input is a counted, named error on that peer alone (I9)', () => {
-  /** Sends records of its own making as member `from`. */
-  function forge(
-    world: World,
-    from: number,
-    to: number,
-    records: (write: (channel: number, kind: number, payload: Uint8Array, sequence?: number) => void) => void,
-  ) {
-    const sender = world.fabric.handleOf(from);
-    const parts: Uint8Array[] = [];
-    records((channel, kind, payload, sequence = 1) => {
-      const bytes = new Uint8Array((32 + payload.length + 7) & ~7);
-      bytes.set(payload, 32);
-      writeHeader(
-        new Uint32Array(bytes.buffer),
-        new Float64Array(bytes.buffer),
-        0,
-        channel,
-        payload.length,
-        sequence,
-        kind,
-        0,
-        0,
-      );
-      parts.push(bytes);
-    });
-    world.fabric
-      .handleOf(to)
-      .inbox.push({ from: sender, bytes: new Uint8Array(Buffer.concat(parts)), rows: 1, lane: 0 });
-    world.fabric.handleOf(to).armed = true;
-    world.fabric.schedule(world.fabric.handleOf(to).life, () => world.fabric.handleOf(to).readable?.());
-  }
-
   test('control records that are short, absurd or for nobody', async () => {
     const world = new World();
     const [a, b] = [await world.join('test', { name: 'evil' }), await world.join()];
