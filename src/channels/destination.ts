@@ -37,6 +37,8 @@ export interface DestinationHost {
   refuses(on: boolean): void;
   /** It begins or ends to hold messages back. */
   queues(on: boolean): void;
+  /** So many bytes more are held back. */
+  heldBack(bytes: number): void;
   /** A message was dropped; a gap record is due within 100 ms. */
   messageDropped(destination: Destination): void;
   /** The arena has no room: serve again at the end of the turn. */
@@ -184,6 +186,7 @@ export class Destination implements PeerPart {
       else this.#blocked(size, sequence);
     }
     this.#backlog.push(this.host.transport.arena, start, size, sequence, this.key);
+    this.host.heldBack(size);
     if (this.#backlog.waits && !this.full && !this.#backlog.accepts(1))
       this.#fill(this.host.maxQueueBytes / 2);
   }

@@ -286,7 +286,8 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     this.#stamp = 0;
     this.transport.poll();
     this.inbound.takeConsumed();
-    if (!this.transport.frames.empty) this.pump.wake();
+    // Also when nothing came: the poll took the wake-up that a sleeping pump waits for, so it must arm again.
+    this.pump.wake();
     this.pump.schedule();
   }
 

@@ -35,6 +35,12 @@ const DEFINE_ROOM = recordSize(0, 2048);
 /** A full arena is polled for so many times before a message is refused: delayed completions come by polling. */
 const ARENA_TRIES = 64;
 
+/**
+ * While messages are held back, a look for what the subscribers took comes after so many bytes of them: a loop that goes on
+ * publishing would otherwise leave a subscriber without work until the queue is full.
+ */
+const LOOK_BYTES = 16 * 1024;
+
 /** What `emit` returns instead of a sequence. */
 export const REFUSED = {
   /** A `wait` subscriber is full, or the arena is. Try later. */
@@ -130,6 +136,8 @@ export class OutChannel<T> implements DestinationHost {
   #turnError: AnyMillraceError | null = null;
   #done: Uint8Array | null = null;
   #full = 0;
+  /** Bytes that were queued since the last look. */
+  #heldBack = 0;
   #arenaFull = false;
   #keys = false;
   readonly #replay: ReplayStore | null;
@@ -167,6 +175,10 @@ export class OutChannel<T> implements DestinationHost {
     const { arena } = transport;
     if (this.ended !== null) return this.#endedError();
     if (arena.encoding) return this.#failed(reentrant(this.name));
+    if (this.#heldBack >= LOOK_BYTES) {
+      this.#heldBack = 0;
+      this.host.progress();
+    }
     if (this.#full > 0 && this.#mustWait()) {
       this.host.progress();
       if (this.#full > 0 && this.#mustWait()) return this.#refuse(null);
@@ -374,6 +386,9 @@ export class OutChannel<T> implements DestinationHost {
   }
   queues(on: boolean): void {
     this.host.queues(on);
+  }
+  heldBack(bytes: number): void {
+    this.#heldBack += bytes;
   }
   messageDropped(destination: Destination): void {
     this.counts.dropped++;

@@ -58,6 +58,8 @@ export class FakeHandle {
   armed = false;
   sleeping = false;
   refs = false;
+  /** The descriptor is readable. */
+  signalled = false;
   readable: (() => void) | null = null;
   nextPeer = 0;
   nextLane = 1;
@@ -312,13 +314,16 @@ export class FakeFabric {
   #wake(handle: FakeHandle): void {
     if (!handle.armed || handle.closed) return;
     handle.armed = false;
+    handle.signalled = true;
     this.schedule(handle.life, () => {
-      if (handle.sleeping && !handle.closed) handle.readable?.();
+      if (handle.signalled && handle.sleeping && !handle.closed) handle.readable?.();
     });
   }
 
   #poll(handle: FakeHandle, target: Uint8Array, offset: number, maxFrames: number): number {
     handle.counters[COUNTER.POLLS]!++;
+    // As the real one: polling drains the descriptor, so a wake-up that is under way is taken with it.
+    handle.signalled = false;
     for (const one of handle.late) one.polls--;
     while (handle.late.length > 0 && handle.late[0]!.polls <= 0) {
       handle.counters[COUNTER.ARENA_FREED] = handle.late.shift()!.position;

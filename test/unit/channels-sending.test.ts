@@ -87,6 +87,47 @@ describe('next(v) never blocks or throws', () => {
     expect(b.closed).toBe(false);
   });
 
+  test('a loop that goes on queueing sees what the subscriber took long before the queue is full', async () => {
+    const { world, a, out, events } = await pair({ windowBytes: 64 * KIB, maxQueueBytes: 4096 * KIB });
+    let most = 0;
+    // We are the publisher, and never yield.
+    world.stop(a);
+    for (let n = 1; n <= 1000; n++) {
+      expect(out.offer(message(n))).toBe(true);
+      most = Math.max(most, out.stats().queuedBytes);
+      // The subscriber's process takes what it has, beside us.
+      while (world.runOne());
+    }
+    world.continue(a);
+    await world.settle();
+    expect(told(events)).toEqual(numbers(1, 1000).map(String));
+    // The window is told about when half of it is taken, and a look comes every 16 KiB.
+    expect(most).toBeLessThan(64 * KIB);
+  });
+
+  test('a wake-up that polling in next() takes is not missed: who slept arms again', async () => {
+    const { world, a, b, out, events } = await pair({
+      windowBytes: 32 * KIB,
+      maxQueueBytes: 256 * KIB,
+      slotsPerPeer: 1,
+    });
+    world.stop(b);
+    for (const n of numbers(1, 60)) expect(out.offer(message(n))).toBe(true);
+    await world.settle();
+    // It sleeps. The subscriber goes on: credits come back, which wakes it, and its report is on its way.
+    world.stop(a);
+    world.fabric.block(b.incarnation, a.incarnation, true);
+    world.continue(b);
+    while (world.runOne());
+    // The loop polls before the event loop looks at the descriptor, and finds no frame.
+    for (const n of numbers(61, 100)) expect(out.offer(message(n))).toBe(true);
+    world.continue(a);
+    await world.settle();
+    world.fabric.block(b.incarnation, a.incarnation, false);
+    await world.settle();
+    expect(told(events)).toEqual(numbers(1, 100).map(String));
+  });
+
   test('a codec that throws: rewound, counted, on status$; offer says false, publish rejects, the next message arrives', async () => {
     const world = new World();
     const [a, b] = [await world.join(), await world.join()];

@@ -18,6 +18,8 @@ import {
   parseDefinitions,
   SHARED_RECORDS,
 } from './definitions.js';
+import { NOT_READ, PlainReader } from './plain-read.js';
+import { NOT_PLAIN, PlainWriter } from './plain-write.js';
 import { INLINE_RECORDS, Scanner } from './scan.js';
 import { packInto } from './shared-target.js';
 import { sources } from './view.js';
@@ -35,6 +37,23 @@ const OPTIONS: Options = {
   maxSharedStructures: SHARED_RECORDS,
 };
 
+/** After so many tries in vain one in so many messages is tried: data that is not plain should not be looked at twice. */
+const PATIENCE = 4;
+const RETRY = 64;
+
+/** Decides whether the quick way is tried, by what became of the last tries. */
+class Tries {
+  #vain = 0;
+  #skipped = 0;
+
+  get worth(): boolean {
+    return this.#vain < PATIENCE || ++this.#skipped % RETRY === 0;
+  }
+  paid(did: boolean): void {
+    this.#vain = did ? 0 : this.#vain + 1;
+  }
+}
+
 /**
  * Records: an object's keys are sent once, as a definition, and each message then has a number and the values. The
  * first SHARED_RECORDS shapes of a channel get a number that never changes its meaning and is announced out of band;
@@ -45,6 +64,8 @@ class RecordEncoder implements Encoder<unknown> {
   readonly #structures: Structures = [];
   readonly #packr: Packr;
   readonly #scanner = new Scanner(DEFAULT_LIMITS);
+  readonly #plain = new PlainWriter();
+  readonly #tries = new Tries();
   /** Definitions before this have been taken. */
   #taken = 0;
   /** Bytes of the definitions that have not. */
@@ -70,10 +91,23 @@ class RecordEncoder implements Encoder<unknown> {
         'msgpackr: the value encodes with the same encoder while it is being encoded',
       );
     }
+    this.#encoding = true;
+    try {
+      if (this.#tries.worth) {
+        const finish = this.#plain.write(value, target, start, end);
+        this.#tries.paid(finish !== NOT_PLAIN);
+        if (finish !== NOT_PLAIN) return finish;
+      }
+      return this.#pack(value, target, start, end);
+    } finally {
+      this.#encoding = false;
+    }
+  }
+
+  #pack(value: unknown, target: Uint8Array, start: number, end: number): number {
     const known = this.#structures.sharedLength ?? 0;
     const pending = this.#pending;
     let finish = -1;
-    this.#encoding = true;
     this.#inlineOnly = false;
     try {
       finish = packInto(this.#packr, value, target, start, end);
@@ -86,7 +120,6 @@ class RecordEncoder implements Encoder<unknown> {
       finish = -1;
       throw refusal(error);
     } finally {
-      this.#encoding = false;
       if (finish < 0) this.#rewind(known, pending);
     }
   }
@@ -94,6 +127,9 @@ class RecordEncoder implements Encoder<unknown> {
   takeDefinitions(): Uint8Array | null {
     const to = this.#structures.sharedLength ?? 0;
     if (this.#taken === to) return null;
+    // Only now: until they are taken a failure may take them back.
+    for (let number = this.#taken; number < to; number++)
+      this.#plain.learn(number, this.#structures[number]!);
     const payloads = definitionPayloads(this.#from(this.#taken, to));
     this.#taken = to;
     this.#pending = 0;
@@ -171,11 +207,14 @@ class RecordDecoder implements Decoder<unknown> {
   readonly #keys: (string | undefined)[] = [];
   readonly #unpackr: Unpackr;
   readonly #scanner: Scanner;
+  readonly #plain: PlainReader;
+  readonly #tries = new Tries();
   readonly #range = { start: 0, end: 0 };
 
   constructor(limits: DecodeLimits) {
     this.#limits = limits;
     this.#scanner = new Scanner(limits);
+    this.#plain = new PlainReader(limits.depth);
     // Numbers from 32 on take two bytes, and msgpackr looks for the second only if the first one's record exists.
     for (let number = 32; number < 64; number++) this.#structures[number] = structureOf(number, []);
     this.#unpackr = new Unpackr({ ...OPTIONS, structures: this.#structures });
@@ -204,11 +243,17 @@ class RecordDecoder implements Decoder<unknown> {
       this.#keys[number] = seen.get(number);
       this.#structures[number] = structureOf(number, keys);
       this.#scanner.fields[number] = keys.length;
+      this.#plain.learn(number, keys);
     }
   }
 
   decode(source: Uint8Array, start: number, end: number): unknown {
     checkPayload('msgpackr', source, start, end, this.#limits);
+    if (this.#tries.worth) {
+      const value = this.#plain.read(source, start, end);
+      this.#tries.paid(value !== NOT_READ);
+      if (value !== NOT_READ) return value;
+    }
     this.#scanner.scan(source, start, end);
     const range = this.#range;
     range.start = start;
