@@ -7,6 +7,7 @@
 
 #include "soft/device.h"
 #include "soft/error.h"
+#include "soft/import.h"
 #include "soft/process.h"
 #include "soft/step.h"
 
@@ -139,7 +140,7 @@ ibv_pd* import_pd(ibv_context* handle, uint32_t number) {
     auto peer = process.attach(owner_slot(pd->owner), owner_incarnation(pd->owner));
     if (!peer.ok()) return fail_null(peer.status());
     auto shared = peer.value()->shared();
-    if (peer.value()->dead() || !shared.ok()) {
+    if (is_gone(process, *peer.value()) || !shared.ok()) {
       return fail_null(ENODEV, "import a PD", "the process that it belongs to has ended");
     }
     pd->index = find_pd(*shared.value(), number);

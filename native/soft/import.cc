@@ -40,6 +40,11 @@ std::nullptr_t refused(int code, std::string why) {
 
 }  // namespace
 
+bool is_gone(Process& process, const PeerProcess& peer) {
+  return peer.dead() || (peer.owner() != process.owner() &&
+                         process.root().is_dead(peer.slot(), peer.incarnation()));
+}
+
 base::Result<base::Fd> make_device_token(const Process& process, uint32_t device) {
   const auto os_failure = [] {
     return base::Status::error(errno, "make the device's descriptor", strerror(errno));
@@ -78,7 +83,7 @@ ibv_context* import_device(int cmd_fd) {
   {
     std::lock_guard registry(process.registry());
     auto peer = process.attach(owner_slot(token.owner), owner_incarnation(token.owner));
-    dead = !peer.ok() || peer.value()->dead();
+    dead = !peer.ok() || is_gone(process, *peer.value());
   }
   if (dead) return undo(ENODEV, "the process that it came from has ended");
   context.objects_owner = token.owner;

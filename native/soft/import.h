@@ -7,8 +7,12 @@
 
 namespace millrace::soft {
 
+class PeerProcess;
 class Process;
-struct Context;
+
+/** Whether a process whose objects were imported has ended, also when its death was not handled
+ * yet. Costs a system call. */
+bool is_gone(Process& process, const PeerProcess& peer);
 
 /**
  * The descriptor that stands for a device as this process has it open (`ibv_context::cmd_fd`): a

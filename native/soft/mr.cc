@@ -15,6 +15,7 @@
 
 #include "soft/error.h"
 #include "soft/fabric.h"
+#include "soft/import.h"
 #include "soft/mw.h"
 #include "soft/step.h"
 
@@ -190,7 +191,7 @@ std::shared_ptr<PeerProcess> maker_of(Process& process, const PeerProcess& peer,
   const uint64_t word = process.root().process(slot).state.load();
   if (static_cast<ProcessState>(word >> 32) != ProcessState::kLive) return nullptr;
   auto maker = process.attach(slot, static_cast<uint32_t>(word));
-  return maker.ok() && !maker.value()->dead() ? maker.take() : nullptr;
+  return maker.ok() && !is_gone(process, *maker.value()) ? maker.take() : nullptr;
 }
 
 /** What is the same for every way to a region's handle. */
@@ -440,7 +441,7 @@ ibv_mr* import_mr(ibv_pd* pd_handle, uint32_t index) {
   auto peer = process.attach(owner_slot(pd.owner), owner_incarnation(pd.owner));
   if (!peer.ok()) return fail_null(peer.status());
   auto shared = peer.value()->shared();
-  if (peer.value()->dead() || !shared.ok())
+  if (is_gone(process, *peer.value()) || !shared.ok())
     return fail_null(ENODEV, "import a region", "the process that it belongs to has ended");
   const uint64_t state = shared.value()->mrs[index].state.load(std::memory_order_acquire);
   const uint32_t key = mr_key(owner_slot(pd.owner), index, static_cast<uint32_t>(state));

@@ -157,8 +157,16 @@ Endpoint::Endpoint(const Options& chosen) : options(chosen) {
     channel = verbs::ChannelPtr(ibv_create_comp_channel(context.get()));
     send_channel = verbs::ChannelPtr(ibv_create_comp_channel(context.get()));
   }
-  cq = verbs::CqPtr(ibv_create_cq(context.get(), options.cqe, nullptr, channel.get(), 0));
-  send_cq = verbs::CqPtr(ibv_create_cq(context.get(), options.cqe, nullptr, send_channel.get(), 0));
+  const auto make_cq = [this](ibv_comp_channel* events) {
+    if (options.wc_flags == 0) return ibv_create_cq(context.get(), options.cqe, nullptr, events, 0);
+    ibv_cq_init_attr_ex attr = {};
+    attr.cqe = static_cast<uint32_t>(options.cqe);
+    attr.channel = events;
+    attr.wc_flags = options.wc_flags;
+    return ibv_cq_ex_to_cq(ibv_create_cq_ex(context.get(), &attr));
+  };
+  cq = verbs::CqPtr(make_cq(channel.get()));
+  send_cq = verbs::CqPtr(make_cq(send_channel.get()));
   EXPECT_TRUE(cq && send_cq) << soft::last_error().detail;
   if (options.receive) {
     const size_t bytes = size_t{options.slots} * options.slot_bytes;

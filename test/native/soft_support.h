@@ -159,6 +159,7 @@ struct Endpoint {
     bool post = true;
     uint32_t max_send_wr = 128;
     int cqe = 4096;
+    uint64_t wc_flags = 0;  ///< not 0: both CQs are extended ones
   };
 
   explicit Endpoint(const Options& options);
