@@ -66,7 +66,7 @@ ibv_context* import_device(int cmd_fd) {
   const ssize_t n = pread(cmd_fd, &token, sizeof(token), 0);
   if (n < 0 && errno == EBADF) return refused(EBADF, "it is no open descriptor");
   if (n != sizeof(token) || token.magic != kTokenMagic || token.device >= kDevices)
-    return refused(EINVAL, "the descriptor is none of a software device");
+    return refused(EPROTONOSUPPORT, "the descriptor is none of a software device");
   ibv_context* handle = open_device_number(token.device);
   if (handle == nullptr) return nullptr;
   Context& context = Context::of(handle);

@@ -24,8 +24,8 @@ base::Result<base::Fd> make_device_token(const Process& process, uint32_t device
 /**
  * A context in which handles of PDs name those of the process that the descriptor came from
  * (ibv_import_pd, then ibv_import_mr). Everything made in it belongs to this process. The
- * descriptor is closed with the context. EBADF, EINVAL: it is none of a device of this fabric;
- * ENODEV: that process has ended.
+ * descriptor is closed with the context. EBADF: it is not open; EPROTONOSUPPORT: it is none of a
+ * software device; EINVAL: of one in another fabric; ENODEV: the process that it is of has ended.
  */
 ibv_context* import_device(int cmd_fd);
 

@@ -79,17 +79,16 @@ void ibv_free_device_list(ibv_device** list) {
 }
 
 ibv_context* ibv_import_device(int fd) {
-  // Whose descriptor it is shows when it is tried: each knows its own.
+  // Whose descriptor it is shows when it is tried. The software device knows its own: only what it
+  // calls no device of its kind (EPROTONOSUPPORT) may be the system's.
   const auto soft = millrace::soft::provider()->import_device;
   ibv_context* context = soft != nullptr ? soft(fd) : nullptr;
-  if (context != nullptr) return context;
+  if (context != nullptr || (soft != nullptr && errno != EPROTONOSUPPORT)) return context;
   const int error = soft != nullptr ? errno : EOPNOTSUPP;
   const auto* const system = millrace::verbs::system_library().provider;
-  if (system != nullptr && system->import_device != nullptr)
-    context = system->import_device(fd);
-  else
-    errno = error;
-  return context;
+  if (system != nullptr && system->import_device != nullptr) return system->import_device(fd);
+  errno = error;
+  return nullptr;
 }
 
 }  // extern "C"
