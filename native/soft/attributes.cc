@@ -23,6 +23,8 @@ struct Row {
 
 constexpr ibv_qp_type kIni = IBV_QPT_XRC_SEND;
 constexpr ibv_qp_type kTgt = IBV_QPT_XRC_RECV;
+constexpr ibv_qp_type kRc = IBV_QPT_RC;
+constexpr ibv_qp_type kUc = IBV_QPT_UC;
 
 constexpr int kRtsOptional =
     IBV_QP_CUR_STATE | kAlternate | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
@@ -30,7 +32,33 @@ constexpr int kSqdOptional = kPath | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_C
                              IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | kAlternate |
                              IBV_QP_PATH_MIG_STATE | IBV_QP_CUR_STATE;
 
+constexpr int kUcConnects = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+constexpr int kRcConnects = kUcConnects | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+constexpr int kRcSends =
+    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr int kRtrOptional = kAlternate | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
+
 constexpr Row kRows[] = {
+    {kRc, IBV_QPS_RESET, IBV_QPS_INIT, kPath, 0},
+    {kUc, IBV_QPS_RESET, IBV_QPS_INIT, kPath, 0},
+    {kRc, IBV_QPS_INIT, IBV_QPS_INIT, 0, kPath},
+    {kUc, IBV_QPS_INIT, IBV_QPS_INIT, 0, kPath},
+    {kRc, IBV_QPS_INIT, IBV_QPS_RTR, kRcConnects, kRtrOptional},
+    {kUc, IBV_QPS_INIT, IBV_QPS_RTR, kUcConnects, kRtrOptional},
+    {kRc, IBV_QPS_RTR, IBV_QPS_RTS, kRcSends, kRtsOptional | IBV_QP_MIN_RNR_TIMER},
+    {kUc, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, kRtsOptional},
+    {kRc, IBV_QPS_RTS, IBV_QPS_RTS, 0, kRtsOptional | IBV_QP_MIN_RNR_TIMER},
+    {kUc, IBV_QPS_RTS, IBV_QPS_RTS, 0, kRtsOptional},
+    {kRc, IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
+    {kUc, IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
+    {kRc, IBV_QPS_SQD, IBV_QPS_RTS, 0, kRtsOptional | IBV_QP_MIN_RNR_TIMER},
+    {kUc, IBV_QPS_SQD, IBV_QPS_RTS, 0, kRtsOptional},
+    {kRc, IBV_QPS_SQD, IBV_QPS_SQD, 0,
+     kPath | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+         IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC | kAlternate | IBV_QP_MIN_RNR_TIMER |
+         IBV_QP_PATH_MIG_STATE},
+    {kUc, IBV_QPS_SQD, IBV_QPS_SQD, 0,
+     IBV_QP_AV | kAlternate | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE},
     {kIni, IBV_QPS_RESET, IBV_QPS_INIT, kPath, 0},
     {kTgt, IBV_QPS_RESET, IBV_QPS_INIT, kPath, 0},
     {kIni, IBV_QPS_INIT, IBV_QPS_INIT, 0, kPath},

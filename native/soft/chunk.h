@@ -13,7 +13,7 @@ namespace millrace::soft {
 
 /** What a block of shared memory is used for. A block is only ever used again for the same kind and
  * size. */
-enum class BlockKind { kCq, kSrq };
+enum class BlockKind { kCq, kQueue };
 
 /** A block in this process's chunks. */
 struct Block {

@@ -13,6 +13,7 @@
 #include "soft/channel.h"
 #include "soft/error.h"
 #include "soft/initiator.h"
+#include "soft/qp.h"
 #include "soft/srq.h"
 #include "soft/step.h"
 
@@ -24,6 +25,102 @@ void write_wake(int fd) {
   // EAGAIN: the FIFO is full of wake-ups that nobody has read, so it is readable. Nothing else can
   // be done about others.
   if (fd >= 0) (void)!write(fd, &byte, 1);
+}
+
+/** The receive queue of this process that an entry names; null: there is none (any more). Needs the
+ * lock of the CQ that is polled. */
+ReceiveQueue* queue_of(Process& process, QueueId id) {
+  if ((id & kOwnQueue) != 0) {
+    Qp* qp = process.qp_table[(id & kNumberMask) % kQps].load(std::memory_order_acquire);
+    return qp != nullptr && qp->queue != nullptr && qp->queue->id == id ? qp->queue.get() : nullptr;
+  }
+  Srq* srq = process.srq_table[id % kSrqs].load(std::memory_order_acquire);
+  return srq != nullptr && srq->number == id ? &srq->queue : nullptr;
+}
+
+/** Whether a QP of this process receives into this CQ. Needs the CQ's lock. */
+bool receives_here(Process& process, uint32_t qpn, const Cq& cq) {
+  const Qp* qp = process.qp_table[qpn % kQps].load(std::memory_order_acquire);
+  return qp != nullptr && qp->number == qpn && qp->recv_cq == &cq;
+}
+
+/** Takes up to `room` completions out of a ring; returns how many. Needs the CQ's lock. */
+int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
+  RingView* view = cq.visit(index);
+  if (view == nullptr) return 0;
+  // What ends a ring is read before its tail: then the tail that we see is the last one.
+  const bool ended = view->ring->closed.load(std::memory_order_acquire) != 0 || view->peer->dead();
+  const uint64_t tail = view->ring->tail.load(std::memory_order_acquire);  // pairs with commit()
+  const uint64_t owner =
+      owner_word(directory_slot(view->entry), directory_incarnation(view->entry));
+  if (tail - view->head > view->capacity) {
+    cq.bad_entries.fetch_add(1, std::memory_order_relaxed);
+    cq.forget(index);  // a tail that can't be: nothing in this ring can be trusted (I9)
+    return 0;
+  }
+  if (__builtin_expect(tail - view->head + cq.send_count.load(std::memory_order_relaxed) >
+                           static_cast<uint64_t>(cq.ex.cqe),
+                       0)) {
+    cq.enter_error();  // noticed here at the latest; what is there is delivered all the same
+  }
+  int got = 0;
+  Process& process = *cq.context->process;
+  ReceiveQueue* queue = nullptr;
+  const uint64_t before = view->head;
+  while (view->head != tail && got < room) {
+    const Entry entry =
+        view->ring->entries[view->head & (view->capacity - 1)];  // a private copy (I9)
+    const uint16_t position = static_cast<uint16_t>(view->head);
+    ++view->head;
+    if (queue == nullptr || queue->id != entry.queue) queue = queue_of(process, entry.queue);
+    if (queue == nullptr || (queue->cq != nullptr && queue->cq != &cq)) {
+      queue = nullptr;
+      continue;  // of a queue that has been destroyed meanwhile
+    }
+    ibv_wc& out = wc[got];
+    if (entry.position != position || entry.status > IBV_WC_TM_RNDV_INCOMPLETE ||
+        !queue->consume(entry.wqe, owner, directory_qpn(view->entry), &out.wr_id)) {
+      cq.bad_entries.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
+    out.qp_num = entry.qp_num & kNumberMask;
+    // A basic SRQ has no CQ of its own; its WQE is back, but nobody waits for this completion.
+    if (queue->cq == nullptr && !receives_here(process, out.qp_num, cq)) continue;
+    out.status = static_cast<ibv_wc_status>(entry.status);
+    out.opcode = static_cast<ibv_wc_opcode>(IBV_WC_RECV + (entry.opcode & 1));
+    out.vendor_err = 0;
+    out.byte_len = entry.byte_len;
+    out.imm_data = entry.imm;
+    out.src_qp = entry.src_qp & kNumberMask;
+    out.wc_flags = entry.flags & (IBV_WC_GRH | IBV_WC_WITH_IMM | IBV_WC_WITH_INV);
+    out.pkey_index = entry.pkey_index;
+    out.slid = entry.slid;
+    out.sl = static_cast<uint8_t>(entry.src_qp >> kNumberBits);
+    out.dlid_path_bits = static_cast<uint8_t>(entry.qp_num >> kNumberBits);
+    ++got;
+  }
+  if (view->head != before) {
+    // seq_cst store, then the park word: an initiator without room parks, then reads the head again
+    // (R10).
+    view->ring->head.store(view->head);
+    uint64_t parked = view->ring->park.load();
+    if (parked != 0) {
+      {
+        std::lock_guard registry_lock(cq.context->process->registry());
+        view->peer->wake_now(view->ring->park_channel);
+      }
+      view->ring->park.compare_exchange_strong(parked, 0);
+    }
+  }
+  if (view->head != tail) {
+    cq.shared->ready[index / 64].fetch_or(uint64_t{1}
+                                          << (index % 64));  // left non-empty: set again (R9)
+    // Another thread may have armed and looked while the bit was clear (R29).
+    cq.notify_own(true);
+  } else if (ended) {
+    cq.forget(index);
+  }
+  return got;
 }
 
 }  // namespace
@@ -66,20 +163,24 @@ void Cq::enter_error() {
   raise_cq_event(handle(), IBV_EVENT_CQ_ERR);
 }
 
+void Cq::append(const ibv_wc& wc, const Extras& extras) {
+  const uint32_t count = send_count.load(std::memory_order_relaxed);
+  if (__builtin_expect(count == sends.size() || in_error.load(std::memory_order_relaxed), 0)) {
+    // I3 is the caller's: a CQ smaller than what can complete into it loses completions on every
+    // device.
+    enter_error();
+    return;
+  }
+  uint32_t at = send_head + count;
+  if (at >= sends.size()) at -= static_cast<uint32_t>(sends.size());
+  sends[at] = Completion{wc, extras};
+  send_count.store(count + 1);
+}
+
 void Cq::push(const ibv_wc& wc, bool solicited, const Extras& extras) {
   {
     std::lock_guard guard(lock);
-    const uint32_t count = send_count.load(std::memory_order_relaxed);
-    if (__builtin_expect(count == sends.size() || in_error.load(std::memory_order_relaxed), 0)) {
-      // I3 is the caller's: a CQ smaller than what can complete into it loses completions on every
-      // device.
-      enter_error();
-      return;
-    }
-    uint32_t at = send_head + count;
-    if (at >= sends.size()) at -= static_cast<uint32_t>(sends.size());
-    sends[at] = Completion{wc, extras};
-    send_count.store(count + 1);
+    append(wc, extras);
   }
   notify_own(solicited);
 }
@@ -98,8 +199,39 @@ uint32_t Cq::pending() {
   return count;
 }
 
+void Cq::collect() {
+  std::lock_guard guard(lock);
+  ibv_wc batch[32];
+  const uint32_t high = std::min(shared->high.load(), kRingsPerCq);
+  for (uint32_t i = 0; i < high; ++i) {
+    for (int n = 0; (n = drain(*this, i, 32, batch)) > 0;) {
+      for (int k = 0; k < n; ++k) append(batch[k], {});
+    }
+  }
+}
+
 void Cq::purge(uint32_t qpn) {
   std::lock_guard guard(lock);
+  Process& process = *context->process;
+  const uint32_t high = std::min(shared->high.load(), kRingsPerCq);
+  for (uint32_t i = 0; i < high; ++i) {
+    RingView* view = visit(i);
+    if (view == nullptr) continue;
+    const uint64_t tail = view->ring->tail.load(std::memory_order_acquire);
+    if (tail - view->head > view->capacity) continue;  // damaged; a poll finds out
+    const uint64_t owner =
+        owner_word(directory_slot(view->entry), directory_incarnation(view->entry));
+    for (uint64_t at = view->head; at != tail; ++at) {
+      // Between head and tail an entry is the receiver's.
+      Entry& entry = view->ring->entries[at & (view->capacity - 1)];
+      const Entry copy = entry;
+      if ((copy.qp_num & kNumberMask) != qpn) continue;
+      ReceiveQueue* queue = queue_of(process, copy.queue);
+      uint64_t wr_id = 0;
+      if (queue != nullptr) queue->consume(copy.wqe, owner, directory_qpn(view->entry), &wr_id);
+      entry.queue = 0;
+    }
+  }
   const uint32_t count = send_count.load(std::memory_order_relaxed);
   uint32_t kept = 0;
   for (uint32_t i = 0; i < count; ++i) {
@@ -191,86 +323,21 @@ void Cq::forget(uint32_t index) {
                                  std::memory_order_release);  // last: the index is anybody's again
 }
 
-namespace {
-
-/** Takes up to `room` completions out of a ring; returns how many. Needs the CQ's lock. */
-int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
-  RingView* view = cq.visit(index);
-  if (view == nullptr) return 0;
-  // What ends a ring is read before its tail: then the tail that we see is the last one.
-  const bool ended = view->ring->closed.load(std::memory_order_acquire) != 0 || view->peer->dead();
-  const uint64_t tail = view->ring->tail.load(std::memory_order_acquire);  // pairs with commit()
-  const uint64_t owner =
-      owner_word(directory_slot(view->entry), directory_incarnation(view->entry));
-  if (tail - view->head > view->capacity) {
-    cq.bad_entries.fetch_add(1, std::memory_order_relaxed);
-    cq.forget(index);  // a tail that can't be: nothing in this ring can be trusted (I9)
-    return 0;
-  }
-  if (__builtin_expect(tail - view->head + cq.send_count.load(std::memory_order_relaxed) >
-                           static_cast<uint64_t>(cq.ex.cqe),
-                       0)) {
-    cq.enter_error();  // noticed here at the latest; what is there is delivered all the same
-  }
-  int got = 0;
-  Srq* srq = nullptr;
-  std::atomic<Srq*>* table = cq.context->process->srq_table;
-  const uint64_t before = view->head;
-  while (view->head != tail && got < room) {
-    const Entry entry =
-        view->ring->entries[view->head & (view->capacity - 1)];  // a private copy (I9)
-    const uint32_t position = static_cast<uint32_t>(view->head);
-    ++view->head;
-    if (srq == nullptr || srq->number != entry.srqn) {
-      srq = table[entry.srqn % kSrqs].load(std::memory_order_acquire);
-    }
-    if (srq == nullptr || srq->number != entry.srqn || srq->cq != &cq) {
-      srq = nullptr;
-      continue;  // of an SRQ that has been destroyed meanwhile
-    }
-    ibv_wc& out = wc[got];
-    if (entry.position != position || entry.status > IBV_WC_TM_RNDV_INCOMPLETE ||
-        !srq->consume(entry.wqe, owner, &out.wr_id)) {
-      cq.bad_entries.fetch_add(1, std::memory_order_relaxed);
-      continue;
-    }
-    out.status = static_cast<ibv_wc_status>(entry.status);
-    out.opcode = static_cast<ibv_wc_opcode>(IBV_WC_RECV + (entry.opcode & 1));
-    out.vendor_err = 0;
-    out.byte_len = entry.byte_len;
-    out.imm_data = entry.imm;
-    out.qp_num = entry.qp_num;
-    out.src_qp = entry.src_qp;
-    out.wc_flags = entry.flags & IBV_WC_WITH_IMM;
-    out.pkey_index = 0;
-    out.slid = 0;
-    out.sl = 0;
-    out.dlid_path_bits = 0;
-    ++got;
-  }
-  if (view->head != before) {
-    // seq_cst store, then the park word: an initiator without room parks, then reads the head again
-    // (R10).
-    view->ring->head.store(view->head);
-    uint64_t parked = view->ring->park.load();
-    if (parked != 0) {
-      {
-        std::lock_guard registry_lock(cq.context->process->registry());
-        view->peer->wake_now(view->ring->park_channel);
-      }
-      view->ring->park.compare_exchange_strong(parked, 0);
+void read_rings(Cq& cq, QueueId queue, std::set<uint32_t>* wqes) {
+  for (uint32_t i = 0; i < kRingsPerCq; ++i) {
+    if (cq.shared->directory[i].load(std::memory_order_acquire) == 0) continue;
+    const RingView* view = cq.visit(i);
+    if (view == nullptr) continue;
+    const uint64_t tail = view->ring->tail.load(std::memory_order_acquire);
+    if (tail - view->head > view->capacity) continue;  // damaged; poll finds out and drops it
+    for (uint64_t at = view->head; at != tail; ++at) {
+      const Entry entry = view->ring->entries[at & (view->capacity - 1)];
+      if (entry.queue == queue) wqes->insert(entry.wqe);
     }
   }
-  if (view->head != tail) {
-    cq.shared->ready[index / 64].fetch_or(uint64_t{1}
-                                          << (index % 64));  // left non-empty: set again (R9)
-    // Another thread may have armed and looked while the bit was clear (R29).
-    cq.notify_own(true);
-  } else if (ended) {
-    cq.forget(index);
-  }
-  return got;
 }
+
+namespace {
 
 int poll_once(Cq& cq, int count, ibv_wc* wc, Extras* extras = nullptr) {
   std::lock_guard guard(cq.lock);
@@ -314,7 +381,7 @@ inline int poll_with(Cq& cq, int count, ibv_wc* wc, Extras* extras) {
   if (__builtin_expect(forked(), 0)) {
     return -fail(EPERM, "poll a CQ", "this process was forked from the one that owns the CQ");
   }
-  if (cq.context->waiting_qps.load(std::memory_order_relaxed) != 0) progress(*cq.context);
+  if (has_work(*cq.context)) progress(*cq.context);
   int got = cq.maybe_ready() ? poll_once(cq, count, wc, extras) : 0;
   Process& process = *cq.context->process;
   // A CQ that is never empty must not keep a dead peer's WQEs for ever.
@@ -468,6 +535,10 @@ int destroy_cq(ibv_cq* handle) {
     cq->shared->armed.store(0);
     std::lock_guard guard(cq->lock);
     for (uint32_t i = 0; i < kRingsPerCq; ++i) {
+      if (cq->visit(i) == nullptr) continue;
+      ibv_wc dropped[16];
+      while (drain(*cq, i, 16, dropped) > 0) {  // WQEs of basic SRQs go back to them
+      }
       if (cq->visit(i) != nullptr) cq->forget(i);
     }
     for (Word& ready : cq->shared->ready) ready.store(0);

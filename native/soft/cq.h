@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "base/spinlock.h"
@@ -17,7 +18,8 @@
 namespace millrace::soft {
 
 struct Channel;
-struct Srq;
+struct Qp;
+struct ReceiveQueue;
 
 /** An initiator's ring as the receiver sees it. Numbers in here are private copies (I9). */
 struct RingView {
@@ -65,7 +67,7 @@ struct Cq {
 
   base::Spinlock lock;
   // Needs lock.
-  std::vector<Completion> sends;  ///< circular, of ex.cqe entries
+  std::vector<Completion> sends;  ///< circular, of ex.cqe entries; flushed receives too
   uint32_t send_head = 0;
   std::vector<std::unique_ptr<RingView>> rings;  ///< by directory index
   uint32_t first_word = 0;  ///< where the next poll starts, so that no ring starves
@@ -98,8 +100,14 @@ struct Cq {
   static Cq& of(ibv_cq* handle) { return *reinterpret_cast<Cq*>(handle); }
   ibv_cq* handle() { return reinterpret_cast<ibv_cq*>(&ex); }
 
-  /** Adds a completion of this process (send side). Takes the lock and wakes if armed. */
+  /** Adds a completion of this process: of a send, or a flush. Takes the lock and wakes if armed.
+   */
   void push(const ibv_wc& wc, bool solicited, const Extras& extras = {});
+  /**
+   * Moves what is in the rings behind what push() has added so far: a QP's receives that were
+   * committed come before its flushed ones. Takes the lock.
+   */
+  void collect();
   /** Wakes this CQ's own channel if it is armed (R7). */
   void notify_own(bool solicited);
   /** Raises CQ_ERR once and puts the CQ in error. Any lock may be held. */
@@ -108,8 +116,11 @@ struct Cq {
   uint32_t pending();
   /** Whether a poll might find something. No lock. */
   bool maybe_ready() const;
-  /** Removes the completions of a QP (VERBS 1, lesson 4). Takes the lock. */
+  /** Removes the completions of a QP, in the rings too; WQEs of an SRQ go back to it (VERBS 1,
+   * lesson 4). Takes the lock. */
   void purge(uint32_t qpn);
+  /** push() without the lock and the waking. Needs lock. */
+  void append(const ibv_wc& wc, const Extras& extras);
   /** Makes sure that the ring of this directory entry is mapped and its owner watched. Needs lock.
    */
   RingView* visit(uint32_t index);
@@ -126,6 +137,9 @@ struct CqOptions {
 };
 Cq* make_cq(Context& context, int64_t cqe, void* cq_context, ibv_comp_channel* channel,
             int64_t comp_vector, const CqOptions& options);
+/** Adds the WQEs of `queue` whose completions are in rings of this CQ. Needs the CQ's lock. */
+void read_rings(Cq& cq, QueueId queue, std::set<uint32_t>* wqes);
+
 ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
                   int comp_vector);
 int resize_cq(ibv_cq* cq, int cqe);

@@ -3,17 +3,19 @@
 #include <mutex>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "soft/channel.h"
 #include "soft/cq.h"
 #include "soft/process.h"
-#include "soft/srq.h"
+#include "soft/qp.h"
+#include "soft/receive_queue.h"
 #include "soft/step.h"
 
 namespace millrace::soft {
 namespace {
 
-using Committed = std::set<std::pair<uint32_t, uint32_t>>;  // (SRQ number, WQE index)
+using Committed = std::set<std::pair<QueueId, uint32_t>>;  // (queue, WQE index)
 
 /** WQEs in the ring that were committed and not yet polled. Needs the CQ's lock. */
 void read_ring(const RingView& view, Committed* out) {
@@ -21,7 +23,7 @@ void read_ring(const RingView& view, Committed* out) {
   if (tail - view.head > view.capacity) return;  // damaged; poll finds out and drops it
   for (uint64_t at = view.head; at != tail; ++at) {
     const Entry entry = view.ring->entries[at & (view.capacity - 1)];
-    out->emplace(entry.srqn, entry.wqe);
+    out->emplace(entry.queue, entry.wqe);
   }
 }
 
@@ -48,56 +50,23 @@ void reap_what_it_took(Process& process, PeerProcess& dead) {
   step("dead rings read");
 
   // Return, then wake.
-  const uint64_t taken = wqe_taken(dead.owner());
-  for (Srq* srq : process.srqs) {
-    bool returned = false;
-    {
-      std::lock_guard guard(srq->lock);
-      for (uint32_t i = 0; i < srq->max_wr; ++i) {
-        // A word of a WQE whose completion was polled already still says TAKEN (R1); it is not
-        // outstanding.
-        if (srq->outstanding[i] == 0 || srq->words[i].load(std::memory_order_relaxed) != taken)
-          continue;
-        if (committed.count({srq->number, i}) != 0) continue;
-        uint64_t expected = taken;
-        returned |= srq->words[i].compare_exchange_strong(expected, wqe_posted(srq->number));
-        step("wqe returned");
-      }
-    }
-    for (ParkEntry& park : srq->shared->park) {
-      uint64_t who = park.who.load(std::memory_order_relaxed);
-      if (who != 0 && park_owner(who) == dead.owner()) park.who.compare_exchange_strong(who, 0);
-    }
-    if (!returned) continue;
-    srq->shared->posted.fetch_add(1);
-    srq->wake_parked();
+  for (ReceiveQueue* queue : process.queues) {
+    const auto is_in = [&](uint32_t index) { return committed.count({queue->id, index}) != 0; };
+    std::vector<uint64_t> flushed;
+    if (queue->return_taken(dead.owner(), is_in, &flushed)) queue->wake_parked();
+    for (uint64_t wr_id : flushed) push_flushed(*queue, wr_id);
   }
 }
 
 void wake_after_death(Process& process, PeerProcess&) {
+  // It may have found a QP of ours at fault and died before it told us (R31): look at all.
+  for (Word& bits : process.shared().faults) bits.store(~uint64_t{0});
+  process.shared().attention.fetch_add(1);
   for (Context* context : process.contexts) {
     std::lock_guard lock(context->qps_lock);
     for (Channel* channel : context->channels) channel->wake();
     context->wake.wake();
   }
-}
-
-bool copies_are_done(Process& process, Srq& srq) {
-  std::lock_guard objects(process.objects());
-  Committed committed;
-  std::lock_guard polls(srq.cq->lock);
-  for (uint32_t i = 0; i < kRingsPerCq; ++i) {
-    if (srq.cq->shared->directory[i].load(std::memory_order_acquire) == 0) continue;
-    if (RingView* view = srq.cq->visit(i)) read_ring(*view, &committed);
-  }
-  std::lock_guard guard(srq.lock);
-  for (uint32_t i = 0; i < srq.max_wr; ++i) {
-    const uint64_t word = srq.words[i].load(std::memory_order_acquire);
-    if (srq.outstanding[i] == 0 || !wqe_is_taken(word) || committed.count({srq.number, i}) != 0)
-      continue;
-    return false;
-  }
-  return true;
 }
 
 }  // namespace millrace::soft

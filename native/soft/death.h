@@ -4,7 +4,6 @@ namespace millrace::soft {
 
 class Process;
 class PeerProcess;
-struct Srq;
 
 /**
  * What the dead process had of ours: its rings into our CQs, also those never visited, are read up
@@ -19,8 +18,5 @@ void reap_what_it_took(Process& process, PeerProcess& dead);
  * becomes readable, whatever the ready bits say (R8). Needs objects().
  */
 void wake_after_death(Process& process, PeerProcess& dead);
-
-/** No living process has a WQE of this SRQ taken without having committed it. Takes objects(). */
-bool copies_are_done(Process& process, Srq& srq);
 
 }  // namespace millrace::soft

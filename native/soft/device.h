@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/spinlock.h"
 #include "soft/domains.h"
 #include "soft/events.h"
 #include "soft/port.h"
@@ -34,9 +35,13 @@ struct Context {
    * of locks. */
   std::mutex qps_lock;
   std::vector<Qp*> qps;
-  /** How many of them have WRs that wait; lets a poll skip the list. */
-  std::atomic<uint32_t> waiting_qps{0};
-  std::vector<Channel*> channels;  ///< needs qps_lock
+  /** Those of them that have WRs that wait: polls visit only these. Needs waiting_lock, which is
+   * taken last of all. */
+  base::Spinlock waiting_lock;
+  std::vector<Qp*> waiting;
+  std::atomic<uint32_t> waiting_qps{0};  ///< its size; lets a poll skip the list
+  std::vector<Qp*> visiting;             ///< progress()'s copy; needs qps_lock
+  std::vector<Channel*> channels;        ///< needs qps_lock
 
   /** Objects that keep the context open. */
   std::atomic<uint32_t> objects{0};

@@ -198,9 +198,10 @@ base::Result<FolderLock> FolderLock::take(const FabricPath& path, int wait_ms) {
 Root::Root(FabricPath path, base::Fd folder, base::Fd fd, base::Mapping map)
     : path_(std::move(path)), folder_(std::move(folder)), fd_(std::move(fd)), map_(std::move(map)) {
   const RootHeader& h = *reinterpret_cast<const RootHeader*>(map_.data());
-  header_ = Numbers{h.process_offset, h.process_count, h.process_stride, h.srq_offset,
-                    h.srq_count,      h.srq_stride,    h.qp_offset,      h.qp_count,
-                    h.qp_stride,      h.xrcd_offset,   h.xrcd_count,     h.xrcd_stride};
+  header_ =
+      Numbers{h.process_offset, h.process_count, h.process_stride, h.srq_offset,   h.srq_count,
+              h.srq_stride,     h.qp_offset,     h.qp_count,       h.qp_stride,    h.xrcd_offset,
+              h.xrcd_count,     h.xrcd_stride,   h.holder_offset,  h.holder_count, h.holder_stride};
   while (incarnation_ == 0)
     incarnation_ = static_cast<uint32_t>(header().next_incarnation.fetch_add(1) + 1);
 }
@@ -216,7 +217,8 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
     constexpr size_t srq_offset = xrcd_offset + kXrcds * sizeof(XrcdRecord);
     constexpr size_t qp_offset = srq_offset + kSrqs * sizeof(SrqRecord);
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t bytes = align_up(qp_offset + size_t{kQps} * kQpStride, page);
+    constexpr size_t holder_offset = qp_offset + size_t{kQps} * kQpStride;
+    const size_t bytes = align_up(holder_offset + kTargetQps * sizeof(QpHolders), page);
     unlinkat(folder, kRootBuilding, 0);
     base::Result<base::Fd> made = base::create_reserved(folder, kRootBuilding, bytes);
     if (!made.ok()) return made.status();
@@ -245,6 +247,9 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
     h.qp_offset = qp_offset;
     h.qp_count = kQps;
     h.qp_stride = kQpStride;
+    h.holder_offset = holder_offset;
+    h.holder_count = kTargetQps;
+    h.holder_stride = sizeof(QpHolders);
     h.bytes = bytes;
     if (renameat(folder, kRootBuilding, folder, kRootName) != 0) {
       const int error = errno;
@@ -299,7 +304,9 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
                   sizeof(ProcessRecord)) ||
       !table_fits(bytes, h.srq_offset, h.srq_count, h.srq_stride, sizeof(SrqRecord)) ||
       !table_fits(bytes, h.qp_offset, h.qp_count, h.qp_stride, sizeof(QpRecord)) ||
-      !table_fits(bytes, h.xrcd_offset, h.xrcd_count, h.xrcd_stride, sizeof(XrcdRecord))) {
+      !table_fits(bytes, h.xrcd_offset, h.xrcd_count, h.xrcd_stride, sizeof(XrcdRecord)) ||
+      !table_fits(bytes, h.holder_offset, h.holder_count, h.holder_stride, sizeof(QpHolders)) ||
+      h.holder_count >= h.qp_count || h.srq_count > kSrqs || h.qp_count > kQps) {
     return base::Status::error(EPROTO, "open fabric root",
                                full + " is damaged (tables outside the file)" + remedy);
   }
@@ -326,15 +333,33 @@ uint32_t Root::claim_srq(uint32_t incarnation) {
   return 0;
 }
 
+uint32_t Root::claim_record(uint32_t n, uint32_t incarnation) {
+  QpRecord& record = qp(n % qps());
+  uint64_t word = record.word.load();
+  if (n <= 1 || record_life(word) != Life::kFree) return 0;  // 0 and 1 are InfiniBand's special QPs
+  return record.word.compare_exchange_strong(word, record_word(n, Life::kCreating, 0, incarnation))
+             ? n
+             : 0;
+}
+
 uint32_t Root::claim_qp(uint32_t incarnation) {
-  for (uint32_t tries = 0; tries < 2 * qps(); ++tries) {
-    const uint32_t n = static_cast<uint32_t>(header().next_qpn.fetch_add(1) + 1) & kNumberMask;
-    if (n <= 1) continue;  // 0 and 1 are the special QPs of InfiniBand
-    QpRecord& record = qp(n % qps());
-    uint64_t word = record.word.load();
-    if (record_life(word) != Life::kFree) continue;
-    if (record.word.compare_exchange_strong(word, record_word(n, Life::kCreating, 0, incarnation)))
-      return n;
+  // Counts over the indices behind the targets' only, and the numbers with them.
+  const uint32_t own = qps() - targets();
+  for (uint32_t tries = 0; tries < 2 * own; ++tries) {
+    const uint64_t count = header().next_qpn.fetch_add(1);
+    const uint64_t n = count / own * qps() + targets() + count % own;
+    if (uint32_t number = claim_record(static_cast<uint32_t>(n & kNumberMask), incarnation))
+      return number;
+  }
+  return 0;
+}
+
+uint32_t Root::claim_target(uint32_t incarnation) {
+  for (uint32_t tries = 0; tries < 2 * targets(); ++tries) {
+    const uint64_t count = header().next_target.fetch_add(1) + 2;  // not 0 and 1
+    const uint64_t n = count / targets() * qps() + count % targets();
+    if (uint32_t number = claim_record(static_cast<uint32_t>(n & kNumberMask), incarnation))
+      return number;
   }
   return 0;
 }

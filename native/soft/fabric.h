@@ -61,18 +61,25 @@ class Root {
   XrcdRecord& xrcd(uint32_t i) {
     return at<XrcdRecord>(header_.xrcd_offset, header_.xrcd_stride, i);
   }
+  /** Who has a handle to the XRC target with this index, which is below targets(). */
+  QpHolders& holders(uint32_t i) {
+    return at<QpHolders>(header_.holder_offset, header_.holder_stride, i);
+  }
   uint32_t processes() const { return header_.process_count; }
   uint32_t srqs() const { return header_.srq_count; }
   uint32_t qps() const { return header_.qp_count; }
   uint32_t xrcds() const { return header_.xrcd_count; }
+  uint32_t targets() const { return header_.holder_count; }
 
   /**
    * The next creation number of a kind: never 0, never one whose table index is in use, so a number
-   * comes back after 2^16 creations at the earliest. 0 when the table is full. `word` is set to the
-   * record's CREATING word.
+   * comes back after 2^16 creations at the earliest. 0 when the table is full. The record's word
+   * says CREATING then.
    */
   uint32_t claim_srq(uint32_t incarnation);
   uint32_t claim_qp(uint32_t incarnation);
+  /** The same for an XRC target: its index is below targets(). */
+  uint32_t claim_target(uint32_t incarnation);
 
   /** Whether an open file description holds the presence lock of the slot (R5). */
   bool slot_locked(uint32_t slot) const { return base::byte_is_locked(fd_.get(), slot); }
@@ -91,6 +98,8 @@ class Root {
  private:
   Root(FabricPath path, base::Fd folder, base::Fd fd, base::Mapping map);
 
+  uint32_t claim_record(uint32_t number, uint32_t incarnation);
+
   template <class T>
   T& at(uint32_t offset, uint32_t stride, uint32_t i) {
     return *reinterpret_cast<T*>(map_.data() + offset + static_cast<size_t>(stride) * i);
@@ -102,6 +111,7 @@ class Root {
     uint32_t srq_offset, srq_count, srq_stride;
     uint32_t qp_offset, qp_count, qp_stride;
     uint32_t xrcd_offset, xrcd_count, xrcd_stride;
+    uint32_t holder_offset, holder_count, holder_stride;
   } header_;
 
   uint32_t incarnation_ = 0;

@@ -21,19 +21,24 @@ inline constexpr uint64_t kProcessMagic = 0x31434F52504C494Dull;  // "MILPROC1"
 inline constexpr uint32_t kByteOrder = 0x01020304u;
 
 inline constexpr uint32_t kProcesses = 256;
-inline constexpr uint32_t kSrqs = 4096;
-inline constexpr uint32_t kQps = 4096;
-inline constexpr uint32_t kXrcds = 1024;    ///< opened (process, domain) pairs
-inline constexpr uint32_t kQpHolders = 64;  ///< processes that may hold one target QP
-inline constexpr uint32_t kMrs = 4096;      ///< regions and windows of a process
-inline constexpr uint32_t kPds = 4096;      ///< a process
-inline constexpr uint32_t kBackings = 512;  ///< mapped files a process has regions in
+inline constexpr uint32_t kSrqs = 8192;
+inline constexpr uint32_t kQps = 16384;
+inline constexpr uint32_t kTargetQps = 4096;  ///< XRC targets: the QP indices below this
+inline constexpr uint32_t kXrcds = 1024;      ///< opened (process, domain) pairs
+inline constexpr uint32_t kQpHolders = 64;    ///< processes that may hold one target QP
+inline constexpr uint32_t kMrs = 4096;        ///< regions and windows of a process
+inline constexpr uint32_t kPds = 4096;        ///< a process
+inline constexpr uint32_t kBackings = 512;    ///< mapped files a process has regions in
 inline constexpr uint32_t kBackingPath = 480;
 inline constexpr uint32_t kRingsPerCq = 1024;
 inline constexpr uint32_t kParkEntries = 256;  ///< QPs that may wait for one SRQ by being woken
+/** Park entries of a connected QP's own receive queue: its peer, and one that has not yet let go.
+ */
+inline constexpr uint32_t kOwnParkEntries = 2;
 inline constexpr uint32_t kMaxSrqSge = 8;
+inline constexpr uint32_t kMaxRecvSge = 30;  ///< of a QP's own receive queue
 inline constexpr uint32_t kMaxSendSge = 30;
-inline constexpr uint32_t kMaxSrqWr = 16384;
+inline constexpr uint32_t kMaxSrqWr = 16384;  ///< also of a QP's own receive queue
 inline constexpr uint32_t kMaxCqe = 65536;
 inline constexpr uint32_t kNumberBits = 24;  ///< QP and SRQ numbers
 inline constexpr uint32_t kNumberMask = (1u << kNumberBits) - 1;
@@ -55,10 +60,25 @@ constexpr uint32_t owner_slot(uint64_t owner) {
 }
 constexpr uint32_t owner_incarnation(uint64_t owner) { return static_cast<uint32_t>(owner); }
 
-/** State word of a receive WQE: exactly one of these (R1). */
+/**
+ * Which receive queue: the number of an SRQ, or that of a QP (with kOwnQueue) for the queue that
+ * this QP has for itself. 0 is none.
+ */
+using QueueId = uint32_t;
+inline constexpr QueueId kOwnQueue = 1u << kNumberBits;
+constexpr QueueId own_queue(uint32_t qpn) { return kOwnQueue | (qpn & kNumberMask); }
+
+/**
+ * State word of a receive WQE: exactly one of these (R1). POSTED carries the queue and, for a QP's
+ * own queue, the epoch of its connection (QpRecord::health): memory that is used again after a
+ * RESET has no word that somebody of the last connection could take (R24, R25).
+ */
 constexpr uint64_t kWqeEmpty = 0;  ///< never posted
 constexpr uint64_t kWqeClosed = uint64_t{3} << 62;
-constexpr uint64_t wqe_posted(uint32_t srqn) { return (uint64_t{1} << 62) | srqn; }
+constexpr uint64_t wqe_posted(QueueId queue, uint32_t epoch = 0) {
+  return (uint64_t{1} << 62) | (static_cast<uint64_t>(epoch) << 25) | queue;
+}
+static_assert(kNumberBits + 1 + 32 < 62, "kind, epoch and queue fit one word");
 constexpr uint64_t wqe_taken(uint64_t owner) { return (uint64_t{2} << 62) | owner; }
 constexpr bool wqe_is_taken(uint64_t word) { return (word >> 62) == 2; }
 constexpr uint64_t wqe_taker(uint64_t word) { return word & ~(uint64_t{3} << 62); }
@@ -85,11 +105,13 @@ struct RootHeader {
   uint32_t srq_offset, srq_count, srq_stride, reserved1;
   uint32_t qp_offset, qp_count, qp_stride, reserved2;
   uint32_t xrcd_offset, xrcd_count, xrcd_stride, reserved3;
+  uint32_t holder_offset, holder_count, holder_stride, reserved4;
   uint64_t bytes;  ///< of the whole file
   alignas(64) Word next_incarnation;
   Word next_srqn;
   Word next_qpn;
   Word next_pd;
+  Word next_target;
 };
 static_assert(offsetof(RootHeader, next_incarnation) == 128);
 static_assert(sizeof(RootHeader) == 192);
@@ -152,31 +174,75 @@ constexpr uint32_t record_incarnation(uint64_t word) { return static_cast<uint32
 struct SrqRecord {
   Word word;
   uint64_t owner;
-  XrcdKey xrcd;
-  Ref srq;  ///< in the owner's chunks
-  uint64_t reserved[2];
+  XrcdKey xrcd;  ///< of an XRC SRQ; a basic one has none and is reached through QPs only
+  Ref queue;     ///< QueueShared, in the owner's chunks
+  uint32_t basic;
+  uint32_t reserved0;
+  uint64_t reserved;
 };
 static_assert(sizeof(SrqRecord) == 64);
 
-/** A QP number. For an XRC target this is the QP itself: no process owns it (VERBS 2.7). */
+/**
+ * `health` of a QP: the epoch (a number new at each RESET, never set back, not even when another QP
+ * gets the record) and why the QP failed, kHealthy while it has not. Whoever finds a responder at
+ * fault changes it by CAS from the healthy word of the epoch that he is connected to; so it can not
+ * hit a later connection. The owner alone changes the epoch.
+ */
+enum class Fault : uint32_t {
+  kHealthy = 0,
+  kAccess = 1,     ///< IBV_EVENT_QP_ACCESS_ERR
+  kRequest = 2,    ///< IBV_EVENT_QP_REQ_ERR
+  kOperation = 3,  ///< IBV_EVENT_QP_FATAL
+  kReported = 4,   ///< a receive completion of its own says it
+};
+constexpr uint64_t health_word(uint32_t epoch, Fault fault) {
+  return (static_cast<uint64_t>(epoch) << 32) | static_cast<uint32_t>(fault);
+}
+constexpr uint32_t health_epoch(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+constexpr Fault health_fault(uint64_t word) { return static_cast<Fault>(word & 0xFF); }
+
+/**
+ * A QP number. For an XRC target this is the QP itself: no process owns it (VERBS 2.7), and its
+ * holders are in a table of their own, by the same index. Else it is what others need to know of a
+ * QP; its owner alone changes it, and what a reader may rely on is written before the word's state
+ * says INIT (queue, CQ, pd) or RTR (dest_qpn, the path).
+ */
 struct QpRecord {
   Word word;
-  uint64_t creator;
-  uint32_t type;  ///< ibv_qp_type
-  Half access;    ///< IBV_ACCESS_* that the target grants
-  XrcdKey xrcd;
+  Word health;     ///< health_word(); not for XRC
+  uint64_t owner;  ///< the creator; of a target only for diagnosis
+  uint32_t type;   ///< ibv_qp_type
+  Half access;     ///< IBV_ACCESS_* that the QP grants to its peer
   Half min_rnr_timer;
   Half dest_qpn;
   Half rq_psn;
   Half sq_psn;
   Half path_mtu;
   Half timeout;
-  Half reserved[2];
-  Half holders[kQpHolders];  ///< incarnations of processes with a handle; 0 is free
+  Half max_dest_rd_atomic;
+  Half qkey;
+  alignas(64) XrcdKey xrcd;  ///< of an XRC target
+  // Not for XRC:
+  Word gid[2];    ///< remote GID of the connection, where it has one
+  Half port;      ///< device << 8 | port number
+  Half remote;    ///< remote LID of the connection, where it has one
+  uint32_t pd;    ///< keys of one-sided operations are checked against it
+  uint32_t srqn;  ///< of the SRQ that it receives from; 0: its own queue
+  Half wake;      ///< number of the FIFO that wakes its context
+  uint32_t reserved0[3];
+  alignas(64) Ref queue;  ///< QueueShared of its own receive queue; no bytes: it has none
+  Ref cq;                 ///< CqShared of its receive CQ
+  uint64_t reserved[4];
 };
-static_assert(offsetof(QpRecord, holders) == 72);
-static_assert(sizeof(QpRecord) == 328);
-inline constexpr uint32_t kQpStride = 384;
+static_assert(offsetof(QpRecord, xrcd) == 64 && offsetof(QpRecord, queue) == 128);
+static_assert(sizeof(QpRecord) == 192);
+inline constexpr uint32_t kQpStride = 192;
+
+/** Incarnations of the processes with a handle to an XRC target; 0 is free. */
+struct QpHolders {
+  Half holder[kQpHolders];
+};
+static_assert(sizeof(QpHolders) == 256);
 
 // ---------------------------------------------------------------------------------------- a
 // process's chunks
@@ -239,25 +305,30 @@ struct ProcessShared {
   MrRecord mrs[kMrs];
   Backing backings[kBackings];
   Half pds[kPds];  ///< numbers of its PDs, 0 is free; written by the owner only
+  /** Grows whenever a bit of `faults` was set by somebody else (R31). */
+  alignas(64) Word attention;
+  /** QPs of this process, by index, that somebody else has found at fault. */
+  alignas(64) Word faults[kQps / 64];
 };
 static_assert(offsetof(ProcessShared, mrs) == 64);
 
-enum class EntryKind : uint8_t { kRecv = 0, kRecvWithImm = 1 };
-
 /** One receive completion on its way from an initiator. */
 struct Entry {
-  uint32_t wqe;  ///< index in the SRQ
+  uint16_t wqe;  ///< index in the receive queue
+  uint16_t slid;
   uint32_t byte_len;
-  uint32_t imm;    ///< network order, as posted
+  uint32_t imm;    ///< network order, as posted; or the R_Key that was invalidated
   uint8_t opcode;  ///< ibv_wc_opcode - IBV_WC_RECV
   uint8_t flags;   ///< ibv_wc_flags
   uint8_t status;  ///< ibv_wc_status
   uint8_t solicited;
-  uint32_t src_qp;
-  uint32_t qp_num;  ///< of the target
-  uint32_t srqn;
-  uint32_t position;  ///< low half of the ring position, to find a damaged ring
+  uint32_t src_qp;    ///< service level in the top byte
+  uint32_t qp_num;    ///< of the target; DLID path bits in the top byte
+  QueueId queue;      ///< 0: taken back by the receiver
+  uint16_t position;  ///< low part of the ring position, to find a damaged ring
+  uint16_t pkey_index;
 };
+static_assert(kMaxSrqWr <= 0x10000);
 static_assert(sizeof(Entry) == 32);
 
 /**
@@ -340,7 +411,7 @@ struct Wqe {
 };
 constexpr size_t wqe_stride(uint32_t max_sge) { return 16 + 16 * static_cast<size_t>(max_sge); }
 
-/** A QP that waits for a WQE of an SRQ. */
+/** A QP that waits for a WQE of a receive queue. */
 struct ParkEntry {
   Word who;   ///< owner word of the initiator, channel number in the top 16 bits; 0 free
   Word word;  ///< 0 not parked, else a number new at each parking (R10)
@@ -351,33 +422,42 @@ constexpr uint64_t park_who(uint64_t owner, uint32_t channel) {
 constexpr uint64_t park_owner(uint64_t who) { return who & ((uint64_t{1} << 48) - 1); }
 constexpr uint32_t park_channel(uint64_t who) { return static_cast<uint32_t>(who >> 48); }
 
-/** The part of an SRQ that initiators see, followed by the state words and the WQEs. */
-struct SrqShared {
+/**
+ * The part of a receive queue that initiators see, followed by its park entries, the state words
+ * and the WQEs. The sizes don't change while it lives.
+ */
+struct QueueShared {
   uint64_t owner;
-  uint32_t srqn;
+  QueueId id;
   uint32_t max_wr;
   uint32_t max_sge;
-  uint32_t pd;
-  uint32_t words_offset;  ///< bytes from the start of this structure
-  uint32_t wqes_offset;
-  Ref cq;
+  uint32_t pd;     ///< keys in its WQEs are checked against it
+  uint32_t parks;  ///< park entries: 0 to kParkEntries
+  uint32_t reserved0;
+  Ref cq;  ///< of an XRC SRQ: its completions go there
   uint64_t reserved[2];
   alignas(64) Half hint;  ///< where the next take looks first; only a hint
   alignas(64) Word
       posted;  ///< changes at each posting: who found nothing need not look again until it does
   alignas(64) Word parked[kParkEntries / 64];  ///< which park entries may be in use
-  alignas(64) ParkEntry park[kParkEntries];
 };
-static_assert(offsetof(SrqShared, hint) == 64 && offsetof(SrqShared, posted) == 128);
-static_assert(offsetof(SrqShared, parked) == 192 && offsetof(SrqShared, park) == 256);
+static_assert(offsetof(QueueShared, hint) == 64 && offsetof(QueueShared, posted) == 128);
+static_assert(offsetof(QueueShared, parked) == 192 && sizeof(QueueShared) == 256);
 
 constexpr size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-constexpr size_t srq_words_offset() { return align_up(sizeof(SrqShared), 64); }
-constexpr size_t srq_wqes_offset(uint32_t max_wr) {
-  return align_up(srq_words_offset() + size_t{8} * max_wr, 64);
-}
-constexpr size_t srq_bytes(uint32_t max_wr, uint32_t max_sge) {
-  return align_up(srq_wqes_offset(max_wr) + wqe_stride(max_sge) * max_wr, 64);
-}
+
+/** Where the parts of a receive queue of these sizes lie, in bytes from its start. */
+struct QueueLayout {
+  uint32_t max_wr, max_sge, parks;
+  constexpr size_t park() const { return sizeof(QueueShared); }
+  constexpr size_t words() const { return align_up(park() + parks * sizeof(ParkEntry), 64); }
+  constexpr size_t wqes() const { return align_up(words() + size_t{8} * max_wr, 64); }
+  constexpr size_t bytes() const { return align_up(wqes() + wqe_stride(max_sge) * max_wr, 64); }
+  /** The sizes are within the limits of this build (I9). */
+  constexpr bool valid() const {
+    return max_wr >= 1 && max_wr <= kMaxSrqWr && max_sge >= 1 && max_sge <= kMaxRecvSge &&
+           parks <= kParkEntries;
+  }
+};
 
 }  // namespace millrace::soft

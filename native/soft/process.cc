@@ -217,6 +217,7 @@ base::Status Process::claim_slot() {
   shared_part.owner = owner();
   shared_part.pid = static_cast<uint32_t>(getpid());
   shared_part.magic = kProcessMagic;
+  attention_ = &shared_part.attention;
 
   const std::string name = alive_name(slot_, incarnation());
   if (mkfifoat(root_->folder(), name.c_str(), 0600) != 0)

@@ -19,6 +19,8 @@ namespace millrace::soft {
 struct Context;
 struct Cq;
 struct Mw;
+struct Qp;
+struct ReceiveQueue;
 struct Srq;
 struct Translation;
 
@@ -31,7 +33,8 @@ bool forked();
  *
  * Locks, outermost first; the data path takes only the private ones of its QP and CQ:
  *   objects  creating and destroying verbs objects; handling a death
- *   Context::qps_lock -> Qp::lock -> { Cq::lock -> Srq::lock, registry }
+ *   { Context::qps_lock, Process::attending } -> Qp::lock -> { Cq::lock -> ReceiveQueue::lock,
+ *       registry, Context::waiting_lock }
  *   registry  peers, mappings, descriptors, the chunk allocator
  */
 class Process {
@@ -84,14 +87,27 @@ class Process {
    */
   base::Result<std::shared_ptr<base::Mapping>> map_ring(int fd, size_t bytes);
 
-  /** SRQs of this process by number, for completions. Readers hold no lock: slots are atomic,
-   * numbers are compared. */
+  /** SRQs and QPs of this process by number, for completions. Readers hold no lock but that of the
+   * CQ that they poll, which whoever takes an object out takes and lets go before he frees it.
+   * Slots are atomic, numbers are compared. XRC targets are not in here: they are nobody's. */
   std::atomic<Srq*> srq_table[kSrqs] = {};
+  std::atomic<Qp*> qp_table[kQps] = {};
 
-  /** Contexts and CQs of this process. Needs objects(). */
+  /** Contexts, CQs and receive queues of this process. Needs objects(). */
   std::vector<Context*> contexts;
   std::vector<Cq*> cqs;
-  std::vector<Srq*> srqs;
+  std::vector<ReceiveQueue*> queues;
+
+  /** Somebody else has found a QP of ours at fault since attend() last looked (R31). */
+  bool wants_attention() const {
+    return attention_->load(std::memory_order_relaxed) !=
+           attention_seen.load(std::memory_order_relaxed);
+  }
+  std::atomic<uint64_t> attention_seen{0};
+  /** Held by attend() while it works on QPs of qp_table, and by who takes one out. Outside
+   * Qp::lock.
+   */
+  std::mutex attending;
 
   /** Memory windows of this process. Needs registry(). */
   std::vector<Mw*> windows;
@@ -153,6 +169,7 @@ class Process {
   std::map<uint32_t, std::shared_ptr<PeerProcess>> peers_;     ///< by incarnation; needs registry_
   std::vector<std::shared_ptr<PeerProcess>> dead_on_arrival_;  ///< needs registry_
 
+  const Word* attention_ = nullptr;  ///< in our ProcessShared
   base::Fd presence_epoll_;
   base::Fd suspect_timer_;
   std::atomic<uint64_t> numbers_{0};

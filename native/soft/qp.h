@@ -13,6 +13,8 @@
 #include "soft/layout.h"
 #include "soft/mr.h"
 #include "soft/peer.h"
+#include "soft/receive_queue.h"
+#include "soft/srq.h"
 #include "soft/xrcd.h"
 
 namespace millrace::soft {
@@ -34,18 +36,24 @@ struct RingUse {
   bool solicited = false;
 };
 
-/** A receiver's SRQ as this QP sees it: everything the data path needs, resolved once. */
+/** A receiver as this QP sees it: everything the data path needs, resolved once. */
 struct Peer {
-  uint32_t srqn = 0;
-  const Word* record = nullptr;  ///< the SRQ's word in root; live while it is `live`
+  uint32_t key = 0;              ///< XRC: the SRQ's number
+  const Word* record = nullptr;  ///< an SRQ's word in root; live while it is `live`. Null: the
+                                 ///< queue is the target QP's own and lives as long as that
   uint64_t live = 0;
-  SrqShared* srq = nullptr;
+  QueueId id = 0;
+  QueueShared* queue = nullptr;  ///< null: only what one-sided operations need is resolved
   Word* words = nullptr;
   std::byte* wqes = nullptr;
   size_t stride = 0;
   uint32_t max_wr = 0;
   uint32_t max_sge = 0;
-  uint32_t pd = 0;
+  uint64_t posted = 0;   ///< the word of a WQE that we may take
+  uint32_t pd = 0;       ///< of the keys in WQEs
+  uint32_t rkey_pd = 0;  ///< of the keys in one-sided WRs
+  ParkEntry* parks = nullptr;
+  uint32_t park_count = 0;
   ProcessShared* shared = nullptr;
   std::shared_ptr<PeerProcess> process;
   RingUse* ring = nullptr;
@@ -72,6 +80,10 @@ struct Qp {
   Context* context = nullptr;
   Process* process = nullptr;
   Cq* send_cq = nullptr;
+  Cq* recv_cq = nullptr;  ///< not for XRC
+  Srq* srq = nullptr;     ///< a basic one that it receives from
+  /** Its own receive queue, if it has one: made with it and freed with it. */
+  std::unique_ptr<ReceiveQueue> queue;
   Xrcd* xrcd = nullptr;
   uint32_t pd = 0;
   uint32_t number = 0;
@@ -90,6 +102,7 @@ struct Qp {
   /** The record's word when it was last checked in full. Not 0, which is what an unused record
    * says. */
   uint64_t target_word = kUncheckedTarget;
+  uint64_t target_health = 0;  ///< of the connection that was checked; of an XRC target always 0
   XrcdKey target_xrcd;
   std::vector<std::unique_ptr<Peer>> peers;
   static constexpr uint32_t kPeerCache = 64;
@@ -97,21 +110,27 @@ struct Qp {
   std::vector<std::unique_ptr<RingUse>> rings;
   std::vector<RingUse*> touched;  ///< committed into since the last announcement
 
-  std::vector<Waiting> queue;  ///< circular, cap.max_send_wr entries, allocated at creation
-  uint32_t queue_head = 0;
-  uint32_t queue_count = 0;
+  std::vector<Waiting> waiting;  ///< circular; cap.max_send_wr entries from the first wait on
+  uint32_t waiting_head = 0;
+  uint32_t waiting_count = 0;
   /** Why the first of them waits. */
   WaitFor wait = WaitFor::kNothing;
   Peer* wait_peer = nullptr;
   uint64_t wait_seen = 0;  ///< what will be different when it is worth another try
   uint64_t deadline = 0;   ///< monotonic ns, 0: no limit
   ibv_wc_status wait_status = IBV_WC_SUCCESS;
+  bool draining = false;        ///< SQD, and the front WR had begun
+  bool notify_drained = false;  ///< SQD asked for SQ_DRAINED
+  bool last_wqe_told = false;   ///< LAST_WQE_REACHED was raised since the last RESET
 
-  std::atomic<bool> waiting{false};  ///< queue_count != 0 in a state where it can go on
+  bool listed = false;  ///< in Context::waiting; needs Context::waiting_lock
 
   static Qp& of(ibv_qp* handle) { return *reinterpret_cast<Qp*>(handle); }
   ibv_qp* handle() { return &ex.qp_base; }
-  bool is_target() const { return ex.qp_base.qp_type == IBV_QPT_XRC_RECV; }
+  ibv_qp_type type() const { return ex.qp_base.qp_type; }
+  bool is_target() const { return type() == IBV_QPT_XRC_RECV; }
+  /** Has a receive side of its own: not XRC. */
+  bool receives() const { return recv_cq != nullptr; }
 };
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attr);
@@ -120,6 +139,20 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr);
 int modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask);
 int query_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init);
 int destroy_qp(ibv_qp* qp);
+
+/**
+ * Into ERR: our record says so, waiting sends are flushed, then the receives in their order (or
+ * LAST_WQE_REACHED is raised). May wait up to 100 ms for somebody who is copying to us. Needs the
+ * QP's lock. Nothing if it is in ERR or RESET already.
+ */
+void enter_error(Qp& qp);
+/** Looks at the QPs of this process that others have found at fault, and moves them to ERR (R31).
+ * No lock may be held. */
+void attend(Process& process);
+/** A flushed receive's completion. The lock of the queue's CQ may not be held. */
+void push_flushed(ReceiveQueue& queue, uint64_t wr_id);
+/** The state in our record, by CAS: the health word alone may be changed by others. */
+void publish_state(Qp& qp, ibv_qp_state state);
 
 /** Whether the masks of a transition are right (VERBS 2.8); `stripped` is what the kernel would
  * silently ignore. */

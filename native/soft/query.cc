@@ -30,10 +30,10 @@ void fill_device(const Context& context, ibv_device_attr* attr) {
   attr->page_size_cap = ~uint64_t{0xFFF};
   attr->vendor_id = kVendor;
   attr->vendor_part_id = 1;
-  attr->max_qp = kQps;
+  attr->max_qp = kQps - kTargetQps;
   attr->max_qp_wr = kMaxSrqWr;
   attr->device_cap_flags = device_cap_flags(context);
-  attr->max_sge = std::min(kMaxSendSge, kMaxSrqSge);
+  attr->max_sge = std::min(kMaxSendSge, kMaxRecvSge);
   attr->max_sge_rd = kMaxSendSge;
   attr->max_cq = 4096;
   attr->max_cqe = kMaxCqe;

@@ -96,9 +96,11 @@ void reap_qps(Root& root, uint32_t incarnation) {
                                           record_word(record_number(word), Life::kFree, 0, 0));
       step("qp reaped");
     }
-    // A hold may be in any record: the dead one may have been opening a number that had just gone.
+    if (i >= root.targets()) continue;
+    // A hold may be in any target's record: the dead one may have been opening a number that had
+    // just gone.
     bool mine = record_life(word) == Life::kClosing && record_incarnation(word) == incarnation;
-    for (Half& holder : record.holders) {
+    for (Half& holder : root.holders(i).holder) {
       uint32_t expected = incarnation;
       if (holder.load(std::memory_order_relaxed) == incarnation)
         mine |= holder.compare_exchange_strong(expected, 0);
@@ -107,13 +109,13 @@ void reap_qps(Root& root, uint32_t incarnation) {
     // holders.
     if (mine || (record_life(word) == Life::kLive && record_incarnation(word) == 0)) {
       step("hold reaped");
-      closing_step(root, record, incarnation);
+      closing_step(root, i, incarnation);
     }
   }
 }
 
-bool is_held(QpRecord& record) {
-  for (Half& holder : record.holders) {
+bool is_held(QpHolders& holders) {
+  for (Half& holder : holders.holder) {
     if (holder.load() != 0) return true;
   }
   return false;
@@ -121,7 +123,10 @@ bool is_held(QpRecord& record) {
 
 }  // namespace
 
-void closing_step(Root& root, QpRecord& record, uint32_t dead) {
+void closing_step(Root& root, uint32_t index, uint32_t dead) {
+  if (index >= root.targets()) return;  // not a target: it goes with its process
+  QpRecord& record = root.qp(index);
+  QpHolders& holders = root.holders(index);
   std::lock_guard closing_lock(root.closing());
   const uint32_t me = root.incarnation();
   for (;;) {
@@ -130,7 +135,7 @@ void closing_step(Root& root, QpRecord& record, uint32_t dead) {
     const uint32_t state = record_state(word);
     if (record_life(word) == Life::kLive) {
       if (record_incarnation(word) != 0) return;  // not a target: it goes with its process
-      if (is_held(record)) return;
+      if (is_held(holders)) return;
       record.word.compare_exchange_strong(word, record_word(number, Life::kClosing, state, me));
       step("closing");
     } else if (record_life(word) != Life::kClosing) {
@@ -138,7 +143,7 @@ void closing_step(Root& root, QpRecord& record, uint32_t dead) {
     } else if (record_incarnation(word) != me) {
       if (dead == 0 || record_incarnation(word) != dead) return;  // somebody else's, who lives
       record.word.compare_exchange_strong(word, record_word(number, Life::kClosing, state, me));
-    } else if (is_held(record)) {
+    } else if (is_held(holders)) {
       // Put back, and look again: the hold that we saw may have been a mistaken opener's, who is
       // gone by now.
       record.word.compare_exchange_strong(word, record_word(number, Life::kLive, state, 0));
@@ -224,10 +229,10 @@ uint32_t reap_all(Root& root, uint64_t* bytes) {
     }
     return true;
   };
-  for (uint32_t i = 0; i < root.qps(); ++i) {
+  for (uint32_t i = 0; i < root.targets(); ++i) {
     const uint64_t word = root.qp(i).word.load();
     if (record_life(word) == Life::kClosing && gone(record_incarnation(word))) {
-      closing_step(root, root.qp(i), record_incarnation(word));
+      closing_step(root, i, record_incarnation(word));
     }
   }
   return reaped;

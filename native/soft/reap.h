@@ -40,12 +40,13 @@ bool anybody_present(Root& root, int except = -1);
 void remove_fabric(const FabricPath& path, int folder, uint64_t* bytes = nullptr);
 
 /**
- * The closing step of a target QP's record, whatever it holds by now: without holders LIVE ->
- * CLOSING, a second look at the holders, then FREE; with one in the second look back to LIVE and
- * again. Whoever took a hold away runs it, also an opener that found another number and took its
- * own hold back. CLOSING names who is closing (Root::incarnation), so that a stale CLOSING -> FREE
- * can not succeed and a dead closer's can be taken over: pass its incarnation as `dead`, or 0.
+ * The closing step of the target QP's record with this index, whatever it holds by now: without
+ * holders LIVE -> CLOSING, a second look at the holders, then FREE; with one in the second look
+ * back to LIVE and again. Whoever took a hold away runs it, also an opener that found another
+ * number and took its own hold back. CLOSING names who is closing (Root::incarnation), so that a
+ * stale CLOSING -> FREE can not succeed and a dead closer's can be taken over: pass its incarnation
+ * as `dead`, or 0.
  */
-void closing_step(Root& root, QpRecord& record, uint32_t dead = 0);
+void closing_step(Root& root, uint32_t index, uint32_t dead = 0);
 
 }  // namespace millrace::soft

@@ -2,54 +2,27 @@
 
 #include <infiniband/verbs.h>
 
-#include <atomic>
 #include <cstdint>
-#include <vector>
 
-#include "base/spinlock.h"
-#include "soft/chunk.h"
 #include "soft/cq.h"
 #include "soft/device.h"
-#include "soft/layout.h"
+#include "soft/receive_queue.h"
 #include "soft/xrcd.h"
 
 namespace millrace::soft {
 
-/** A shared receive queue, and all that its owner knows and nobody else needs to. */
+/** A shared receive queue: an XRC SRQ, which has a number and a CQ, or a basic one. */
 struct Srq {
   ibv_srq srq = {};
   Context* context = nullptr;
-  Cq* cq = nullptr;
-  Xrcd* xrcd = nullptr;
-  Block block;
-  SrqShared* shared = nullptr;
-  Word* words = nullptr;
-  std::byte* wqes = nullptr;
-  size_t stride = 0;
+  ReceiveQueue queue;
+  Cq* cq = nullptr;      ///< null: basic
+  Xrcd* xrcd = nullptr;  ///< null: basic
   uint32_t number = 0;
-  uint32_t max_wr = 0;
-  uint32_t max_sge = 0;
-
-  base::Spinlock lock;
-  // Needs lock. The free list is a circle: indices come back in the order in which they were
-  // consumed, so that what is posted stays one run and a taker's hint is nearly always right.
-  std::vector<uint64_t> wr_ids;
-  std::vector<uint8_t> outstanding;  ///< posted and its completion not consumed
-  std::vector<uint32_t> free_list;
-  uint32_t free_head = 0;
-  uint32_t free_count = 0;
-  uint32_t limit = 0;  ///< 0: no event wanted
+  std::atomic<uint32_t> users{0};  ///< QPs that receive from it (basic only)
 
   static Srq& of(ibv_srq* handle) { return *reinterpret_cast<Srq*>(handle); }
-
-  /**
-   * Consumes the completion of a WQE: its state word must say that `taker` has it. Gives the WR id
-   * and the index back to the free list; the word stays TAKEN until it is posted again (R1). False:
-   * a lie (I9).
-   */
-  bool consume(uint32_t index, uint64_t taker, uint64_t* wr_id);
-  /** POSTED was stored: fence, then wake every parked QP (R10). Any thread. */
-  void wake_parked();
+  ibv_srq_type type() const { return cq != nullptr ? IBV_SRQT_XRC : IBV_SRQT_BASIC; }
 };
 
 ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attr);

@@ -107,8 +107,9 @@ TEST(SoftEvent, AWakeUpForWhatAnotherTookParksAgain) {
   const uint32_t value = 1;
   ASSERT_EQ(end.send(end.srqn(), &value, sizeof(value)), 0);
   soft::ParkEntry* parked = nullptr;
-  for (soft::ParkEntry& entry : soft::Srq::of(end.srq.get()).shared->park) {
-    if (entry.word.load() != 0) parked = &entry;
+  const soft::ReceiveQueue& queue = soft::Srq::of(end.srq.get()).queue;
+  for (uint32_t i = 0; i < queue.shared->parks; ++i) {
+    if (queue.park[i].word.load() != 0) parked = &queue.park[i];
   }
   ASSERT_NE(parked, nullptr);
   parked->word.store(0);  // what that waker does last

@@ -174,7 +174,7 @@ TEST(SoftObjects, QueuePairsNeedWhatTheyNeed) {
   ASSERT_TRUE(qp);
   EXPECT_EQ(qp->srq, nullptr);
   ibv_qp_init_attr plain = {};
-  plain.qp_type = IBV_QPT_RC;
+  plain.qp_type = IBV_QPT_DRIVER;
   plain.send_cq = plain.recv_cq = end.cq.get();
   EXPECT_EQ(ibv_create_qp(end.pd.get(), &plain), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);

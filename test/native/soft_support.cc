@@ -321,6 +321,152 @@ uint32_t Endpoint::srqn() const {
   return number;
 }
 
+Connected::Connected(const Options& o) : options(o) {
+  if (options.context == nullptr) {
+    base::Result<ibv_context*> opened = verbs::open_device("soft");
+    EXPECT_TRUE(opened.ok()) << opened.status().what << ": " << opened.status().detail;
+    if (!opened.ok()) return;
+    own_context = verbs::ContextPtr(opened.value());
+    context = own_context.get();
+  } else {
+    context = options.context;
+  }
+  pd = verbs::PdPtr(ibv_alloc_pd(context));
+  if (options.channel) {
+    recv_channel = verbs::ChannelPtr(ibv_create_comp_channel(context));
+    send_channel = verbs::ChannelPtr(ibv_create_comp_channel(context));
+  }
+  recv_cq = verbs::CqPtr(ibv_create_cq(context, options.cqe, nullptr, recv_channel.get(), 0));
+  send_cq = verbs::CqPtr(ibv_create_cq(context, options.cqe, nullptr, send_channel.get(), 0));
+  const size_t bytes = size_t{options.slots} * options.slot_bytes + 65536;
+  if (options.foreign) {
+    private_memory.resize(bytes);
+    slots = private_memory.data();
+  } else {
+    memory = std::make_unique<SharedMemory>(bytes);
+    slots = memory->data();
+  }
+  buffer = slots + size_t{options.slots} * options.slot_bytes;
+  mr = verbs::MrPtr(ibv_reg_mr(pd.get(), slots, bytes,
+                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                   IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC));
+  EXPECT_TRUE(mr) << soft::last_error().detail;
+  ibv_qp_init_attr attr = {};
+  attr.qp_type = options.type;
+  attr.send_cq = send_cq.get();
+  attr.recv_cq = recv_cq.get();
+  attr.cap.max_send_wr = options.max_send_wr;
+  attr.cap.max_send_sge = 4;
+  attr.cap.max_inline_data = options.max_inline;
+  if (options.srq) {
+    ibv_srq_init_attr init = {};
+    init.attr.max_wr = options.slots;
+    init.attr.max_sge = 2;
+    srq = verbs::SrqPtr(ibv_create_srq(pd.get(), &init));
+    EXPECT_TRUE(srq) << soft::last_error().detail;
+    attr.srq = srq.get();
+  } else {
+    attr.cap.max_recv_wr = options.max_recv_wr;
+    attr.cap.max_recv_sge = 4;
+  }
+  qp = verbs::QpPtr(ibv_create_qp(pd.get(), &attr));
+  EXPECT_TRUE(qp) << soft::last_error().detail;
+}
+
+int Connected::init() {
+  ibv_qp_attr attr = {};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = 1;
+  attr.qp_access_flags = static_cast<unsigned>(options.access);
+  return ibv_modify_qp(qp.get(), &attr,
+                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+}
+
+int Connected::rtr(uint32_t peer_qpn) {
+  ibv_qp_attr attr = {};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = IBV_MTU_4096;
+  attr.dest_qp_num = peer_qpn;
+  attr.ah_attr.port_num = 1;
+  attr.ah_attr.dlid = 1;
+  attr.max_dest_rd_atomic = options.depth;
+  attr.min_rnr_timer = options.min_rnr_timer;
+  int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+  if (options.type == IBV_QPT_RC) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  return ibv_modify_qp(qp.get(), &attr, mask);
+}
+
+int Connected::rts() {
+  ibv_qp_attr attr = {};
+  attr.qp_state = IBV_QPS_RTS;
+  attr.timeout = options.timeout;
+  attr.retry_cnt = options.retry_cnt;
+  attr.rnr_retry = options.rnr_retry;
+  attr.max_rd_atomic = options.depth;
+  int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+  if (options.type == IBV_QPT_RC)
+    mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+  return ibv_modify_qp(qp.get(), &attr, mask);
+}
+
+int Connected::connect(uint32_t peer_qpn) {
+  int error = init();
+  if (error != 0) return error;
+  if (options.post) {
+    for (uint32_t i = 0; i < options.slots; ++i) EXPECT_EQ(post(i), 0) << i;
+  }
+  error = rtr(peer_qpn);
+  return error != 0 ? error : rts();
+}
+
+int Connected::modify(ibv_qp_state state) {
+  ibv_qp_attr attr = {};
+  attr.qp_state = state;
+  return ibv_modify_qp(qp.get(), &attr, IBV_QP_STATE);
+}
+
+ibv_qp_state Connected::state() const {
+  ibv_qp_attr attr = {};
+  ibv_qp_init_attr unused = {};
+  EXPECT_EQ(ibv_query_qp(qp.get(), &attr, IBV_QP_STATE, &unused), 0);
+  return attr.qp_state;
+}
+
+int Connected::post(uint32_t i) {
+  ibv_sge place = {reinterpret_cast<uintptr_t>(slot(i)), options.slot_bytes, mr->lkey};
+  ibv_recv_wr receive = {};
+  receive.wr_id = i;
+  receive.sg_list = &place;
+  receive.num_sge = 1;
+  ibv_recv_wr* bad = nullptr;
+  return srq ? ibv_post_srq_recv(srq.get(), &receive, &bad)
+             : ibv_post_recv(qp.get(), &receive, &bad);
+}
+
+ibv_send_wr Connected::wr(ibv_wr_opcode opcode, uint32_t bytes, uint64_t wr_id) {
+  sge = {reinterpret_cast<uintptr_t>(buffer), bytes, mr->lkey};
+  ibv_send_wr out = {};
+  out.wr_id = wr_id;
+  out.opcode = opcode;
+  out.send_flags = IBV_SEND_SIGNALED;
+  out.sg_list = &sge;
+  out.num_sge = bytes == 0 ? 0 : 1;
+  return out;
+}
+
+int Connected::send(ibv_send_wr& wr) {
+  ibv_send_wr* bad = nullptr;
+  return ibv_post_send(qp.get(), &wr, &bad);
+}
+
+ibv_wc_status Connected::run(ibv_send_wr& wr) {
+  EXPECT_EQ(send(wr), 0);
+  ibv_wc wc = {};
+  EXPECT_TRUE(poll_sent(&wc));
+  EXPECT_EQ(wc.wr_id, wr.wr_id);
+  return wc.status;
+}
+
 }  // namespace millrace::test
 
 int main(int argc, char** argv) {

@@ -205,6 +205,75 @@ struct Endpoint {
   verbs::QpPtr initiator;
 };
 
+/**
+ * One end of an RC or UC connection: context, PD, CQs, memory to receive into and to send from, and
+ * a QP with a receive queue of its own or a basic SRQ. Two of them in one process, or one in each
+ * of two, make a connection.
+ */
+struct Connected {
+  struct Options {
+    ibv_qp_type type = IBV_QPT_RC;
+    uint32_t slots = 16;
+    uint32_t slot_bytes = 256;
+    bool srq = false;
+    bool channel = false;
+    bool foreign = false;  ///< memory that is no mapped file
+    bool post = true;
+    uint32_t max_send_wr = 64;
+    uint32_t max_recv_wr = 16;
+    uint32_t max_inline = 64;
+    int cqe = 1024;
+    int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    uint8_t rnr_retry = 7;
+    uint8_t timeout = 14;
+    uint8_t retry_cnt = 7;
+    uint8_t min_rnr_timer = 1;
+    uint8_t depth = 8;               ///< max_rd_atomic and max_dest_rd_atomic
+    ibv_context* context = nullptr;  ///< of another end, which lives longer
+  };
+
+  explicit Connected(const Options& options);
+  Connected() : Connected(Options{}) {}
+
+  uint32_t qpn() const { return qp->qp_num; }
+  /** RESET to INIT. */
+  int init();
+  /** INIT to RTR. */
+  int rtr(uint32_t peer_qpn);
+  int rts();
+  /** All three, and posts the slots after INIT if the options say so. */
+  int connect(uint32_t peer_qpn);
+  int modify(ibv_qp_state state);
+  ibv_qp_state state() const;
+  /** Posts slot i; its number is the WR id. */
+  int post(uint32_t i);
+  /** A WR over the first `bytes` of the send memory. */
+  ibv_send_wr wr(ibv_wr_opcode opcode, uint32_t bytes, uint64_t wr_id = 0);
+  int send(ibv_send_wr& wr);
+  /** Sends and waits for the completion's status. */
+  ibv_wc_status run(ibv_send_wr& wr);
+  bool poll_sent(ibv_wc* wc) { return Endpoint::poll(send_cq.get(), wc); }
+  bool poll_received(ibv_wc* wc) { return Endpoint::poll(recv_cq.get(), wc); }
+  std::byte* slot(uint32_t i) const { return slots + size_t{i} * options.slot_bytes; }
+
+  Options options;
+  verbs::ContextPtr own_context;
+  ibv_context* context = nullptr;
+  verbs::PdPtr pd;
+  verbs::ChannelPtr recv_channel;
+  verbs::ChannelPtr send_channel;
+  verbs::CqPtr recv_cq;
+  verbs::CqPtr send_cq;
+  std::unique_ptr<SharedMemory> memory;
+  std::vector<std::byte> private_memory;
+  std::byte* slots = nullptr;
+  std::byte* buffer = nullptr;  ///< 64 KiB to send from and to fetch into; behind the slots
+  verbs::MrPtr mr;              ///< over both, with every access
+  ibv_sge sge = {};             ///< of wr()
+  verbs::SrqPtr srq;
+  verbs::QpPtr qp;
+};
+
 /** The domain's file, as a descriptor. */
 int open_domain_file();
 

@@ -1,0 +1,226 @@
+#include <errno.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "soft/error.h"
+#include "soft/initiator.h"
+#include "soft/pipeline.h"
+#include "soft/step.h"
+
+namespace millrace::soft {
+namespace {
+
+/** The front WR, by the service that its QP's type has. */
+Outcome run(Qp& qp, const ibv_send_wr& wr) {
+  switch (qp.type()) {
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_RC:
+    case IBV_QPT_UC:
+      return run_connected(qp, wr);
+    default:
+      return Outcome::failed(IBV_WC_LOC_QP_OP_ERR);
+  }
+}
+
+void complete(Qp& qp, const ibv_send_wr& wr, const Outcome& out) {
+  const bool signaled = qp.sq_sig_all || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
+  if (!signaled && out.status == IBV_WC_SUCCESS) return;
+  ibv_wc wc = {};
+  wc.wr_id = wr.wr_id;
+  wc.status = out.status;
+  wc.vendor_err = out.vendor;
+  wc.opcode = operation_of(wr.opcode).sent;
+  wc.byte_len = out.bytes;
+  wc.qp_num = qp.number;
+  qp.send_cq->push(wc, out.status != IBV_WC_SUCCESS);
+}
+
+/** Enters the QP in its context's list of those with WRs that wait, or takes it out. */
+void set_waiting(Qp& qp, bool on) {
+  Context& context = *qp.context;
+  std::lock_guard lock(context.waiting_lock);
+  if (qp.listed == on) return;
+  qp.listed = on;
+  if (on) {
+    context.waiting.push_back(&qp);
+  } else {
+    std::erase(context.waiting, &qp);
+  }
+  context.waiting_qps.store(static_cast<uint32_t>(context.waiting.size()),
+                            std::memory_order_relaxed);
+}
+
+void pop_waiting(Qp& qp) {
+  qp.waiting_head = (qp.waiting_head + 1) % static_cast<uint32_t>(qp.waiting.size());
+  --qp.waiting_count;
+  forget_wait(qp);
+  if (qp.waiting_count == 0) set_waiting(qp, false);
+}
+
+/** SQD: what had begun is done. */
+void drained(Qp& qp) {
+  qp.draining = false;
+  if (qp.notify_drained) raise_qp_event(qp.handle(), IBV_EVENT_SQ_DRAINED);
+  qp.notify_drained = false;
+}
+
+/** Runs what waits, in order, as far as it goes. Needs the QP's lock. */
+void run_waiting(Qp& qp) {
+  while (qp.waiting_count > 0 &&
+         (qp.state == IBV_QPS_RTS || (qp.state == IBV_QPS_SQD && qp.draining))) {
+    if (!worth_trying(qp)) break;
+    const Waiting& front = qp.waiting[qp.waiting_head];
+    const Outcome out = run(qp, front.wr);
+    if (out.waits) break;
+    complete(qp, front.wr, out);
+    pop_waiting(qp);
+    if (out.status != IBV_WC_SUCCESS) {
+      enter_error(qp);
+    } else if (qp.draining) {
+      drained(qp);
+    }
+  }
+}
+
+/** Copies a WR with all that it points to; ENOMEM when the send queue is full. */
+int enqueue(Qp& qp, const ibv_send_wr& wr) {
+  if (qp.waiting.empty()) qp.waiting.resize(qp.cap.max_send_wr);
+  const uint32_t size = static_cast<uint32_t>(qp.waiting.size());
+  if (qp.waiting_count == size) return ENOMEM;
+  Waiting& slot = qp.waiting[(qp.waiting_head + qp.waiting_count) % size];
+  slot.wr = wr;
+  slot.wr.next = nullptr;
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
+    slot.inline_data.clear();
+    for (int i = 0; i < wr.num_sge; ++i) {
+      const std::byte* data = reinterpret_cast<const std::byte*>(wr.sg_list[i].addr);
+      slot.inline_data.insert(slot.inline_data.end(), data, data + wr.sg_list[i].length);
+    }
+    slot.inline_sge = {};
+    slot.inline_sge.addr = reinterpret_cast<uintptr_t>(slot.inline_data.data());
+    slot.inline_sge.length = static_cast<uint32_t>(slot.inline_data.size());
+    slot.wr.sg_list = &slot.inline_sge;
+    slot.wr.num_sge = 1;
+  } else {
+    slot.sge.assign(wr.sg_list, wr.sg_list + wr.num_sge);
+    slot.wr.sg_list = slot.sge.data();
+  }
+  ++qp.waiting_count;
+  set_waiting(qp, true);
+  return 0;
+}
+
+int check_wr(const Qp& qp, const ibv_send_wr& wr) {
+  const Operation op = operation_of(wr.opcode);
+  if (!op.known || !service_has(qp.type(), op)) return EINVAL;
+  if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > qp.cap.max_send_sge) return EINVAL;
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
+    if (op.fetches()) return EINVAL;
+    uint64_t sum = 0;
+    for (int i = 0; i < wr.num_sge; ++i) sum += wr.sg_list[i].length;
+    if (sum > qp.cap.max_inline_data) return EINVAL;
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool service_has(ibv_qp_type type, const Operation& op) {
+  switch (type) {
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_RC:
+      return true;
+    case IBV_QPT_UC:
+      return !op.fetches();
+    case IBV_QPT_UD:
+    case IBV_QPT_RAW_PACKET:
+      return op.takes_wqe && !op.remote_write && !op.invalidate;
+    default:
+      return false;
+  }
+}
+
+int post_send(ibv_qp* handle, ibv_send_wr* wr, ibv_send_wr** bad) {
+  Qp& qp = Qp::of(handle);
+  int error = 0;
+  if (__builtin_expect(forked(), 0)) {
+    *bad = wr;
+    return fail(EPERM, "post a send", "this process was forked from the one that owns the QP");
+  }
+  std::lock_guard lock(qp.lock);
+  for (; wr != nullptr; wr = wr->next) {
+    error = check_wr(qp, *wr);
+    if (error != 0) break;
+    if (qp.state == IBV_QPS_ERR) {
+      complete(qp, *wr, Outcome::failed(IBV_WC_WR_FLUSH_ERR));
+      continue;
+    }
+    if (qp.state != IBV_QPS_RTS && qp.state != IBV_QPS_SQD) {
+      error = EINVAL;
+      break;
+    }
+    if (qp.waiting_count > 0 || qp.state == IBV_QPS_SQD) {
+      error = enqueue(qp, *wr);
+      if (error != 0) break;
+      continue;
+    }
+    const Outcome out = run(qp, *wr);
+    if (out.waits) {
+      error = enqueue(qp, *wr);
+      if (error != 0) {
+        forget_wait(qp);
+        break;
+      }
+      continue;
+    }
+    complete(qp, *wr, out);
+    if (__builtin_expect(out.status != IBV_WC_SUCCESS, 0)) enter_error(qp);
+  }
+  if (__builtin_expect(qp.waiting_count > 0, 0)) run_waiting(qp);
+  tell_receivers(qp);
+  if (error != 0) *bad = wr;
+  return error;
+}
+
+void progress(Context& context) {
+  if (context.process->wants_attention()) attend(*context.process);
+  if (context.waiting_qps.load(std::memory_order_relaxed) == 0) return;
+  // Keeps QPs from being destroyed while they are worked on.
+  std::lock_guard alive(context.qps_lock);
+  {
+    std::lock_guard lock(context.waiting_lock);
+    context.visiting = context.waiting;
+  }
+  for (Qp* qp : context.visiting) {
+    std::lock_guard lock(qp->lock);
+    run_waiting(*qp);
+    tell_receivers(*qp);
+  }
+}
+
+void go_on(Qp& qp) {
+  run_waiting(qp);
+  tell_receivers(qp);
+}
+
+void stop_sending(Qp& qp, bool notify) {
+  qp.draining = qp.waiting_count > 0 && qp.wait != WaitFor::kNothing;
+  qp.notify_drained = notify;
+  if (!qp.draining) drained(qp);
+}
+
+void flush_waiting(Qp& qp) {
+  while (qp.waiting_count > 0) {
+    complete(qp, qp.waiting[qp.waiting_head].wr, Outcome::failed(IBV_WC_WR_FLUSH_ERR));
+    pop_waiting(qp);
+  }
+  qp.draining = qp.notify_drained = false;
+}
+
+void drop_waiting(Qp& qp) {
+  while (qp.waiting_count > 0) pop_waiting(qp);
+  qp.draining = qp.notify_drained = false;
+}
+
+}  // namespace millrace::soft

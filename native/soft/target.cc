@@ -1,0 +1,87 @@
+#include <mutex>
+
+#include "soft/initiator.h"
+#include "soft/pipeline.h"
+#include "soft/step.h"
+
+namespace millrace::soft {
+namespace {
+
+bool can_receive(uint32_t state) { return state == IBV_QPS_RTR || state == IBV_QPS_RTS; }
+
+/** Whether the path of our connection leads to the port of that QP. There is one port so far. */
+bool path_reaches(const Qp&, const QpRecord&) { return true; }
+
+}  // namespace
+
+bool xrc_target_ready(Qp& qp) {
+  if (qp.target == nullptr) return false;
+  const uint64_t word = qp.target->word.load(std::memory_order_acquire);
+  if (word == qp.target_word) return true;
+  const Life life = record_life(word);
+  // CLOSING still is alive: its closer has not yet looked again (see closing_step).
+  if (record_number(word) != qp.target_number || (life != Life::kLive && life != Life::kClosing) ||
+      qp.target->type != IBV_QPT_XRC_RECV || !can_receive(record_state(word))) {
+    qp.target_word = kUncheckedTarget;
+    return false;
+  }
+  const XrcdKey key = qp.target->xrcd;
+  if (qp.target->word.load(std::memory_order_acquire) != word) return xrc_target_ready(qp);
+  if (!(key == qp.target_xrcd)) forget_peers(qp);  // they were checked against another domain
+  qp.target_xrcd = key;
+  qp.target_word = life == Life::kLive ? word : kUncheckedTarget;
+  return true;
+}
+
+bool connected_target_ready(Qp& qp) {
+  if (qp.target == nullptr) return false;
+  QpRecord& record = *qp.target;
+  for (;;) {
+    const uint64_t word = record.word.load(std::memory_order_acquire);
+    const uint64_t health = record.health.load(std::memory_order_acquire);
+    if (word == qp.target_word && health == qp.target_health) return true;
+    const bool ready =
+        record_number(word) == qp.target_number && record_life(word) == Life::kLive &&
+        can_receive(record_state(word)) && health_fault(health) == Fault::kHealthy &&
+        record.type == qp.ex.qp_base.qp_type &&
+        record.dest_qpn.load(std::memory_order_relaxed) == qp.number && path_reaches(qp, record);
+    // What was read belongs together only if neither word has changed (R24).
+    if (record.word.load(std::memory_order_acquire) != word ||
+        record.health.load(std::memory_order_acquire) != health) {
+      continue;
+    }
+    if (!ready) {
+      qp.target_word = kUncheckedTarget;
+      // A park entry of a queue that is being flushed or reset is of no use to us, and of use to
+      // the next one who connects to it.
+      for (const auto& peer : qp.peers) release_park(*peer);
+      return false;
+    }
+    if (health != qp.target_health) forget_peers(qp);  // of an earlier connection (R24, R25)
+    qp.target_word = word;
+    qp.target_health = health;
+    return true;
+  }
+}
+
+void fail_responder(Qp& qp, Peer& peer, Fault fault) {
+  QpRecord& record = *qp.target;
+  uint64_t healthy = qp.target_health;
+  step("fault found");
+  // From the word of this connection: its owner's RESET, or another QP in the record, is not hit.
+  if (!record.health.compare_exchange_strong(healthy, health_word(health_epoch(healthy), fault))) {
+    return;  // somebody else did, or it has gone through RESET
+  }
+  step("responder failed");
+  const uint32_t index = qp.target_number % qp.process->root().qps();
+  if (index < kQps) {
+    peer.shared->faults[index / 64].fetch_or(uint64_t{1} << (index % 64));
+    step("fault bit");
+    peer.shared->attention.fetch_add(1);
+  }
+  step("owner told");
+  std::lock_guard registry(qp.process->registry());
+  peer.process->wake_now(record.wake.load(std::memory_order_relaxed));
+}
+
+}  // namespace millrace::soft
