@@ -286,7 +286,7 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
   }
   if (h.major != kLayoutMajor || h.features != 0) {
     return base::Status::error(
-        EPROTO, "open fabric root",
+        EPROTONOSUPPORT, "open fabric root",
         base::format("%s has layout %u.%u with features %llx, this build has %u.%u%s", full.c_str(),
                      h.major, h.minor, static_cast<unsigned long long>(h.features), kLayoutMajor,
                      kLayoutMinor, remedy.c_str()));
@@ -294,7 +294,7 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
   const uint32_t page = static_cast<uint32_t>(sysconf(_SC_PAGESIZE));
   if (h.byte_order != kByteOrder || h.page_size != page) {
     return base::Status::error(
-        EPROTO, "open fabric root",
+        EPROTONOSUPPORT, "open fabric root",
         base::format("%s was made with byte order %08x and pages of %u bytes, here they are "
                      "%08x and %u%s",
                      full.c_str(), h.byte_order, h.page_size, kByteOrder, page, remedy.c_str()));

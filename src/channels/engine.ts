@@ -1,3 +1,4 @@
+import { nativeError } from '../cluster/faults.js';
 import { MillraceError } from '../errors.js';
 import { FAULT, LANE_STATE, type Native } from '../native/binding.js';
 import type { Clock, Scheduled } from './clock.js';
@@ -213,18 +214,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
 
   failed(error: unknown): void {
     if (this.closed) return;
-    const { message, code } = error as { message?: unknown; code?: unknown };
-    this.onFailure(
-      error instanceof MillraceError
-        ? (error as MillraceError)
-        : new MillraceError(
-            'ERR_NATIVE',
-            `The transport failed: ${String(message ?? error)}${typeof code === 'string' ? ` (${code})` : ''}.`,
-            {
-              cause: error,
-            },
-          ),
-    );
+    this.onFailure(nativeError('go on with the transport', this.#native, error));
   }
 
   deliver(deadline: number, fresh: boolean): boolean {

@@ -129,6 +129,21 @@ export function nativeError(doing: string, native: Native, error: unknown): Mill
         `${text} The limit of open files is ${openFiles ?? 'unknown'}; raise it with ulimit -n.`,
         given,
       );
+    case 'EACCES':
+    case 'EROFS':
+    case 'ENOENT':
+    case 'ENOTDIR':
+    case 'ELOOP':
+      if (what?.endsWith('fabric folder') !== true) break;
+      // What was opened is checked for its owner and mode; anything else is the folder above it.
+      return new MillraceError(
+        name === 'EACCES' && what === 'open fabric folder' ? 'ERR_FOLDER_OWNER' : 'ERR_FOLDER_ACCESS',
+        text,
+        given,
+      );
+    case 'EPROTONOSUPPORT':
+      if (what === 'open fabric root') return new MillraceError('ERR_LAYOUT_VERSION', text, given);
+      break;
     case 'ENOMEM':
     case 'EPERM':
     case 'EAGAIN': {

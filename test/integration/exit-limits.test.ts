@@ -79,9 +79,24 @@ test.runIf(root)('the fabric of another user', async () => {
   fs.mkdirSync(theirs, { mode: 0o700 });
   fs.chownSync(theirs, 65_534, 65_534);
   const what = await outcome();
-  expect(what).toMatchObject({ joined: false, alive: true });
-  expect(what.message).toMatch(/belongs to user 65534/);
+  expect(what).toMatchObject({ joined: false, code: 'ERR_FOLDER_OWNER', alive: true });
+  expect(what.message).toMatch(/belongs to user 65534.*MILLRACE_SHM_DIR/);
   expect(place.content).toEqual([theirs.slice(place.folder.length + 1)]);
+});
+
+test('a fabric that others may enter', async () => {
+  const ours = join(place.folder, `millrace-soft.1.${process.getuid!()}`);
+  fs.mkdirSync(ours);
+  fs.chmodSync(ours, 0o755);
+  const what = await outcome();
+  expect(what).toMatchObject({ joined: false, code: 'ERR_FOLDER_OWNER', alive: true });
+  expect(what.message).toMatch(/has mode 755 and must be 700/);
+});
+
+test('a fabric folder that is a link', async () => {
+  const ours = join(place.folder, `millrace-soft.1.${process.getuid!()}`);
+  fs.symlinkSync(place.folder, ours);
+  expect(await outcome()).toMatchObject({ joined: false, code: 'ERR_FOLDER_ACCESS', alive: true });
 });
 
 test('a fabric of another layout', async () => {
@@ -90,8 +105,8 @@ test('a fabric of another layout', async () => {
   const fd = fs.openSync(file, 'r+');
   fs.writeSync(fd, Buffer.from([9, 0, 0, 0]), 0, 4, 8); // the layout's major number
   const what = await outcome();
-  expect(what).toMatchObject({ joined: false, alive: true });
-  expect(what.message).toMatch(/layout 9\.0.*this build has 1\.0/);
+  expect(what).toMatchObject({ joined: false, code: 'ERR_LAYOUT_VERSION', alive: true });
+  expect(what.message).toMatch(/layout 9\.0.*this build has 1\.0.*millrace clean/);
   fs.writeSync(fd, Buffer.from([1, 0, 0, 0]), 0, 4, 8);
   fs.closeSync(fd);
   expect(await outcome()).toMatchObject({ joined: true });
