@@ -1,4 +1,5 @@
 #include "base/clock.h"
+#include "soft/mw.h"
 #include "soft/pipeline.h"
 #include "soft/step.h"
 
@@ -116,6 +117,12 @@ Outcome run_connected(Qp& qp, const ibv_send_wr& wr) {
     if (copied.local != IBV_WC_SUCCESS) copied.remote = IBV_WC_LOC_ACCESS_ERR;
   } else {
     copied = scatter(qp, *peer, index, segments, count, total);
+    // Before the commit: whoever sees the completion finds the window out of use.
+    if (op.invalidate && copied.remote == IBV_WC_SUCCESS &&
+        !invalidate_remotely(*qp.process, *peer->process, wr.invalidate_rkey, peer->pd,
+                             xrc ? 0 : qp.target_number)) {
+      copied = {IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR};
+    }
   }
   step("copied");
   commit(qp, *peer->ring, entry_for(qp, *peer, wr, op, index, total, copied.remote));

@@ -14,6 +14,8 @@ namespace millrace::soft {
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
+/** Posts `count` linked WRs or, for whatever reason, none of them. */
+int post_all(Qp& qp, ibv_send_wr* first, uint32_t count);
 
 /** Whether progress() has anything to do; two loads. */
 inline bool has_work(const Context& context) {

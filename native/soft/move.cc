@@ -137,8 +137,9 @@ ScatterResult scatter(Qp& qp, Peer& peer, uint32_t index, Segment* segments, int
     const uint32_t n = std::min(left, length);
     if (n == 0) continue;
     const Translation* to = translation(qp, peer, sge[i].lkey);
-    // The key is checked against the queue's PD (VERBS 2.10).
-    if (to == nullptr || to->pd != peer.pd || (to->access & IBV_ACCESS_LOCAL_WRITE) == 0 ||
+    // The key is checked against the queue's PD (VERBS 2.10). A window's is no local key.
+    if (to == nullptr || to->kind != MrKind::kRegion || to->pd != peer.pd ||
+        (to->access & IBV_ACCESS_LOCAL_WRITE) == 0 ||
         !in_region(to->iova, to->length, sge[i].address, sge[i].length)) {
       return {IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR};
     }
@@ -151,11 +152,17 @@ ScatterResult scatter(Qp& qp, Peer& peer, uint32_t index, Segment* segments, int
 
 ibv_wc_status check_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation& op,
                               uint32_t total) {
+  if (op.atomic_write && (total != 8 || wr.wr.rdma.remote_addr % 8 != 0))
+    return IBV_WC_REM_INV_REQ_ERR;
   if (total == 0) return IBV_WC_SUCCESS;
   const uint32_t need = op.remote_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
   if ((qp.target->access.load(std::memory_order_relaxed) & need) == 0) return IBV_WC_REM_ACCESS_ERR;
   const Translation* to = translation(qp, peer, wr.wr.rdma.rkey);
-  if (to == nullptr || to->pd != peer.rkey_pd || (to->access & need) == 0 ||
+  // A type 2 window is good for the QP that it was bound on. XRC targets bind nothing: there, as
+  // for type 1, the PD decides.
+  const bool bound_here =
+      qp.type() == IBV_QPT_XRC_SEND || to == nullptr || to->good_for(qp.target_number);
+  if (to == nullptr || !bound_here || to->pd != peer.rkey_pd || (to->access & need) == 0 ||
       !in_region(to->iova, to->length, wr.wr.rdma.remote_addr, total)) {
     return IBV_WC_REM_ACCESS_ERR;
   }

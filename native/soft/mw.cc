@@ -206,7 +206,7 @@ bool invalidate_remotely(Process& process, PeerProcess& target, uint32_t rkey, u
   uint64_t state = record.state.load(std::memory_order_acquire);
   const bool window = record.kind == MrKind::kWindow2 && record.pd == pd;
   if (state == 0) return window && (record.generation & 0xFF) == (rkey & 0xFF);
-  if (!window || record.qp != qpn || (state & 0xFF) != (rkey & 0xFF)) return false;
+  if (!window || (qpn != 0 && record.qp != qpn) || (state & 0xFF) != (rkey & 0xFF)) return false;
   // By CAS from what was looked at: its owner may have bound it anew.
   const bool done = record.state.compare_exchange_strong(state, 0);
   step("window invalidated");

@@ -43,8 +43,9 @@ ibv_wc_status run_bind(Qp& qp, const ibv_send_wr& wr);
 ibv_wc_status run_local_invalidate(Qp& qp, uint32_t rkey);
 /**
  * The responder's half of SEND_WITH_INV, done by the initiator: takes a type 2 window of the
- * target's process out of use, if it belongs to `pd` and is bound on QP `qpn`. False: it is none of
- * the kind. A window that is invalid already stays so and is no fault. Takes the registry mutex.
+ * target's process out of use, if it belongs to `pd` and is bound on QP `qpn` (0: on any; an XRC
+ * target binds none). False: it is none of the kind. A window that is invalid already stays so and
+ * is no fault. Takes the registry mutex.
  */
 bool invalidate_remotely(Process& process, PeerProcess& target, uint32_t rkey, uint32_t pd,
                          uint32_t qpn);

@@ -38,6 +38,7 @@ struct Operation {
   bool remote_write = false;
   bool remote_read = false;
   bool atomic = false;
+  bool atomic_write = false;  ///< eight bytes that nobody sees half of
   bool immediate = false;
   bool invalidate = false;  ///< the receiver's R_Key, SEND_WITH_INV
   bool local = false;       ///< never leaves this process: bind, invalidate
@@ -69,6 +70,21 @@ inline Operation operation_of(ibv_wr_opcode opcode) {
     case IBV_WR_RDMA_READ:
       op.remote_read = true;
       op.sent = IBV_WC_RDMA_READ;
+      break;
+    case IBV_WR_SEND_WITH_INV:
+      op.takes_wqe = op.invalidate = true;
+      break;
+    case IBV_WR_BIND_MW:
+      op.local = true;
+      op.sent = IBV_WC_BIND_MW;
+      break;
+    case IBV_WR_LOCAL_INV:
+      op.local = true;
+      op.sent = IBV_WC_LOCAL_INV;
+      break;
+    case IBV_WR_ATOMIC_WRITE:
+      op.remote_write = op.atomic_write = true;
+      op.sent = IBV_WC_ATOMIC_WRITE;
       break;
     default:
       op.known = false;

@@ -74,6 +74,7 @@ constexpr verbs::Provider kProvider = {
     .unimport_pd = unimport_pd,
     .import_mr = import_mr,
     .unimport_mr = unimport_mr,
+    .qp_to_qp_ex = qp_to_qp_ex,
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "soft/peer.h"
 #include "soft/receive_queue.h"
 #include "soft/srq.h"
+#include "soft/wr_ex.h"
 #include "soft/xrcd.h"
 
 namespace millrace::soft {
@@ -92,6 +93,8 @@ struct Qp {
   bool sq_sig_all = false;
   bool opened = false;  ///< by ibv_open_qp
   uint32_t holder = 0;  ///< index of this process's hold on a target
+
+  std::unique_ptr<WrList> wr_list;  ///< null: not created for the ibv_wr_* calls
 
   base::Spinlock lock;
   // Needs lock.

@@ -178,6 +178,8 @@ ibv_qp* create_owned(Context& context, ibv_qp_init_attr_ex& attr) {
   record.word.store(record_word(number, Life::kLive, IBV_QPS_RESET, process.incarnation()));
   step("qp live");
   attr.cap = qp->cap;
+  if ((attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0)
+    enable_wr_ex(*qp, attr.send_ops_flags);
   return publish(std::move(qp));
 }
 
@@ -217,17 +219,40 @@ ibv_qp* create_target(Context& context, ibv_qp_init_attr_ex& attr) {
   return publish(std::move(qp));
 }
 
+/** What comp_mask asks for beyond the PD and the domain. */
+base::Status check_extensions(const ibv_qp_init_attr_ex& attr) {
+  const char* what = "create a QP";
+  constexpr uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
+                             IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER |
+                             IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  if ((attr.comp_mask & ~known) != 0) {
+    return base::Status::error(
+        EOPNOTSUPP, what,
+        base::format("comp_mask %#x has bits that this device does not know", attr.comp_mask));
+  }
+  if ((attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && attr.create_flags != 0) {
+    return base::Status::error(EOPNOTSUPP, what,
+                               base::format("create_flags %#x are not offered", attr.create_flags));
+  }
+  if ((attr.comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER) != 0 && attr.max_tso_header != 0)
+    return base::Status::error(EOPNOTSUPP, what, "this device has no segmentation offload");
+  const uint64_t ops = send_ops_of(attr.qp_type);
+  if ((attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0 &&
+      (attr.send_ops_flags & ~ops) != 0) {
+    return base::Status::error(EOPNOTSUPP, what,
+                               base::format("send_ops_flags %#llx, of which this type has %#llx",
+                                            static_cast<unsigned long long>(attr.send_ops_flags),
+                                            static_cast<unsigned long long>(ops)));
+  }
+  return base::Status::success();
+}
+
 }  // namespace
 
 ibv_qp* create_qp_ex(ibv_context* handle, ibv_qp_init_attr_ex* attr) {
   if (forked()) return fail_null(EPERM, "create a QP", "this process was forked");
   Context& context = Context::of(handle);
-  const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
-  if ((attr->comp_mask & ~known) != 0) {
-    return fail_null(
-        EOPNOTSUPP, "create a QP",
-        base::format("comp_mask %#x has bits that this device does not know", attr->comp_mask));
-  }
+  if (base::Status status = check_extensions(*attr); !status.ok()) return fail_null(status);
   if ((attr->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) attr->pd = nullptr;
   switch (attr->qp_type) {
     case IBV_QPT_XRC_SEND:

@@ -38,6 +38,7 @@ void fill_device(const Context& context, ibv_device_attr* attr) {
   attr->max_cq = 4096;
   attr->max_cqe = kMaxCqe;
   attr->max_mr = kMrs;
+  attr->max_mw = kMrs;
   attr->max_pd = kPds;
   attr->max_qp_rd_atom = 16;
   attr->max_res_rd_atom = 16 * kQps;
@@ -56,7 +57,7 @@ void fill_device(const Context& context, ibv_device_attr* attr) {
 
 unsigned device_cap_flags(const Context&) {
   return IBV_DEVICE_XRC | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD |
-         IBV_DEVICE_SYS_IMAGE_GUID;
+         IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 }
 
 int query_device(ibv_context* handle, ibv_device_attr* attr) {

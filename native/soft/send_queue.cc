@@ -5,14 +5,24 @@
 
 #include "soft/error.h"
 #include "soft/initiator.h"
+#include "soft/mw.h"
 #include "soft/pipeline.h"
 #include "soft/step.h"
 
 namespace millrace::soft {
 namespace {
 
+/** A WR that stays in this process. */
+Outcome run_local(Qp& qp, const ibv_send_wr& wr) {
+  Outcome out;
+  out.status =
+      wr.opcode == IBV_WR_BIND_MW ? run_bind(qp, wr) : run_local_invalidate(qp, wr.invalidate_rkey);
+  return out;
+}
+
 /** The front WR, by the service that its QP's type has. */
 Outcome run(Qp& qp, const ibv_send_wr& wr) {
+  if (__builtin_expect(operation_of(wr.opcode).local, 0)) return run_local(qp, wr);
   switch (qp.type()) {
     case IBV_QPT_XRC_SEND:
     case IBV_QPT_RC:
@@ -114,12 +124,13 @@ int enqueue(Qp& qp, const ibv_send_wr& wr) {
 int check_wr(const Qp& qp, const ibv_send_wr& wr) {
   const Operation op = operation_of(wr.opcode);
   if (!op.known || !service_has(qp.type(), op)) return EINVAL;
+  if (wr.opcode == IBV_WR_BIND_MW) return check_bind(qp, wr);
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > qp.cap.max_send_sge) return EINVAL;
   if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
     if (op.fetches()) return EINVAL;
     uint64_t sum = 0;
     for (int i = 0; i < wr.num_sge; ++i) sum += wr.sg_list[i].length;
-    if (sum > qp.cap.max_inline_data) return EINVAL;
+    if (sum > qp.cap.max_inline_data && !(op.atomic_write && sum == 8)) return EINVAL;
   }
   return 0;
 }
@@ -132,23 +143,18 @@ bool service_has(ibv_qp_type type, const Operation& op) {
     case IBV_QPT_RC:
       return true;
     case IBV_QPT_UC:
-      return !op.fetches();
+      return !op.fetches() && !op.atomic_write;
     case IBV_QPT_UD:
     case IBV_QPT_RAW_PACKET:
-      return op.takes_wqe && !op.remote_write && !op.invalidate;
+      return op.takes_wqe && !op.remote_write && !op.invalidate && !op.local;
     default:
       return false;
   }
 }
 
-int post_send(ibv_qp* handle, ibv_send_wr* wr, ibv_send_wr** bad) {
-  Qp& qp = Qp::of(handle);
+/** Posts a list up to the first that can't be; `bad` is that one. Needs the QP's lock. */
+static int post_list(Qp& qp, ibv_send_wr* wr, ibv_send_wr** bad) {
   int error = 0;
-  if (__builtin_expect(forked(), 0)) {
-    *bad = wr;
-    return fail(EPERM, "post a send", "this process was forked from the one that owns the QP");
-  }
-  std::lock_guard lock(qp.lock);
   for (; wr != nullptr; wr = wr->next) {
     error = check_wr(qp, *wr);
     if (error != 0) break;
@@ -181,6 +187,34 @@ int post_send(ibv_qp* handle, ibv_send_wr* wr, ibv_send_wr** bad) {
   tell_receivers(qp);
   if (error != 0) *bad = wr;
   return error;
+}
+
+int post_send(ibv_qp* handle, ibv_send_wr* wr, ibv_send_wr** bad) {
+  Qp& qp = Qp::of(handle);
+  if (__builtin_expect(forked(), 0)) {
+    *bad = wr;
+    return fail(EPERM, "post a send", "this process was forked from the one that owns the QP");
+  }
+  std::lock_guard lock(qp.lock);
+  return post_list(qp, wr, bad);
+}
+
+int post_all(Qp& qp, ibv_send_wr* first, uint32_t count) {
+  if (forked())
+    return fail(EPERM, "post a send", "this process was forked from the one that owns the QP");
+  std::lock_guard lock(qp.lock);
+  if (qp.state != IBV_QPS_RTS && qp.state != IBV_QPS_SQD && qp.state != IBV_QPS_ERR)
+    return fail(EINVAL, "post a send", base::format("the QP is in state %d", qp.state));
+  if (qp.waiting_count + count > qp.cap.max_send_wr && qp.state != IBV_QPS_ERR) {
+    return fail(ENOMEM, "post a send",
+                base::format("%u work requests, and %u that wait, are more than max_send_wr, %u",
+                             count, qp.waiting_count, qp.cap.max_send_wr));
+  }
+  for (const ibv_send_wr* wr = first; wr != nullptr; wr = wr->next) {
+    if (const int error = check_wr(qp, *wr)) return fail(error, "post a send", "bad work request");
+  }
+  ibv_send_wr* bad = nullptr;
+  return post_list(qp, first, &bad);
 }
 
 void progress(Context& context) {
