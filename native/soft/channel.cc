@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "base/clock.h"
@@ -18,21 +19,30 @@
 namespace millrace::soft {
 namespace {
 
+/** Every armed CQ of the channel has an event: not all wake-ups are known. Needs its lock. */
+void all_due(Channel& channel) {
+  for (Cq* cq : channel.cqs) cq->event_due |= cq->armed_here.load() != 0;
+}
+
 /**
- * Whether this CQ has an event that was not reported yet. The waker writes the FIFO before it
- * clears `armed`, so `armed` alone does not tell: what is ready counts too. The second may report
- * an event for completions that were there before the arming, which verbs allows.
+ * Takes the wake-ups and notes whose they are. The waker writes before it clears `armed`, so a
+ * wake-up counts even if that has not happened yet, and it is all that counts: one for an arming
+ * whose event was reported is a second waker's, or was overtaken. Needs the channel's lock.
  */
-bool event_due(Cq& cq, bool woken) {
-  const uint64_t armed_here = cq.armed_here.load();
-  if (armed_here == 0) return false;
-  if (cq.shared->armed.load() != armed_here) return true;
-  // Whoever wakes writes the FIFO and then clears `armed`: between the two a poll may have emptied
-  // the CQ. The wake-up counts all the same, or its arming would be cleared without an event. An
-  // event too many is allowed.
-  if (woken) return true;
-  const bool solicited_only = (armed_here & 1) != 0;
-  return !solicited_only && cq.maybe_ready();
+void take_wake_ups(Channel& channel) {
+  WakeUp wakes[64];
+  size_t total = 0;
+  for (size_t n = std::size(wakes); n == std::size(wakes); total += n) {
+    n = channel.fifo.read(wakes, std::size(wakes));
+    for (size_t i = 0; i < n; ++i) {
+      if (wakes[i].cq == kEveryCq) all_due(channel);
+      for (Cq* cq : channel.cqs) {
+        if (cq->serial != wakes[i].cq) continue;
+        cq->event_due |= wakes[i].arming > cq->reported && cq->armed_here.load() != 0;
+      }
+    }
+  }
+  if (total >= WakeFifo::kCapacity) all_due(channel);
 }
 
 /**
@@ -53,12 +63,12 @@ bool held_back(Cq& cq) {
 
 /** The next CQ with an event, disarmed and counted; null if there is none. Needs the channel's
  * lock. */
-Cq* take_event(Channel& channel, bool woken) {
+Cq* take_event(Channel& channel) {
   const size_t n = channel.cqs.size();
   Cq* found = nullptr;
   for (size_t i = 0; i < n; ++i) {
     const size_t at = (channel.next + i) % n;
-    if (!event_due(*channel.cqs[at], woken) || held_back(*channel.cqs[at])) continue;
+    if (!channel.cqs[at]->event_due || held_back(*channel.cqs[at])) continue;
     if (found != nullptr) {
       channel.wake();  // another one is left: the descriptor stays readable
       break;
@@ -69,6 +79,8 @@ Cq* take_event(Channel& channel, bool woken) {
   found->moderation.since = 0;
   channel.next = (channel.next + 1) % n;
   uint64_t armed = found->armed_here.exchange(0);
+  found->reported = std::max(found->reported, armed);
+  found->event_due = false;
   found->shared->armed.compare_exchange_strong(armed, 0);
   pthread_mutex_lock(&found->ex.mutex);
   ++found->events_delivered;
@@ -142,10 +154,10 @@ int get_cq_event(ibv_comp_channel* handle, ibv_cq** cq, void** cq_context) {
     }
     // Deaths first: they may wake this channel.
     serve(*channel.context);
-    const bool woken = channel.fifo.drain();
     {
       std::lock_guard lock(channel.lock);
-      if (Cq* found = take_event(channel, woken)) {
+      take_wake_ups(channel);
+      if (Cq* found = take_event(channel)) {
         *cq = found->handle();
         *cq_context = found->ex.cq_context;
         return 0;

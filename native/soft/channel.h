@@ -31,7 +31,7 @@ struct Channel {
 
   static Channel& of(ibv_comp_channel* handle) { return *reinterpret_cast<Channel*>(handle); }
   /** Makes the descriptor readable. Any thread. */
-  void wake() { fifo.wake(); }
+  void wake(const WakeUp& wake_up = {}) { fifo.wake(wake_up); }
   /** Makes the descriptors of the context readable at this monotonic time. */
   void wake_at(uint64_t ns) { context->alarm.at(ns); }
 };

@@ -20,13 +20,6 @@
 namespace millrace::soft {
 namespace {
 
-void write_wake(int fd) {
-  const char byte = 1;
-  // EAGAIN: the FIFO is full of wake-ups that nobody has read, so it is readable. Nothing else can
-  // be done about others.
-  if (fd >= 0) (void)!write(fd, &byte, 1);
-}
-
 /** The receive queue of this process that an entry names; null: there is none (any more). Needs the
  * lock of the CQ that is polled. */
 ReceiveQueue* queue_of(Process& process, QueueId id) {
@@ -133,7 +126,7 @@ void announce(CqShared& cq, uint32_t index, int wake_fd, bool solicited) {
   uint64_t armed = cq.armed.load();
   if (armed == 0) return;
   if ((armed & 1) != 0 && !solicited) return;
-  write_wake(wake_fd);
+  write_wake(wake_fd, {cq.serial.load(std::memory_order_relaxed), armed});
   step("woken");
   // By CAS from the number that was read: a later arming is not ours to clear (R7).
   cq.armed.compare_exchange_strong(armed, 0);
@@ -144,7 +137,7 @@ void Cq::notify_own(bool solicited) {
   uint64_t armed = shared->armed.load();
   if (armed == 0) return;
   if ((armed & 1) != 0 && !solicited) return;
-  if (channel != nullptr) channel->wake();
+  if (channel != nullptr) channel->wake({serial, armed});
   shared->armed.compare_exchange_strong(armed, 0);
 }
 

@@ -93,6 +93,10 @@ struct Cq {
   /** The number of the arming that has not been reported yet, 0 if none. Written by req_notify and
    * get_cq_event. */
   std::atomic<uint64_t> armed_here{0};
+  /** Of the armings up to this number no event is due any more. Needs the channel's lock. */
+  uint64_t reported = 0;
+  /** Somebody woke for a later arming. Needs the channel's lock. */
+  bool event_due = false;
   std::atomic<uint32_t> bad_entries{0};
   std::atomic<uint32_t> polls{0};  ///< that found something
   uint32_t events_delivered = 0;   ///< needs ex.mutex (channel's lock while counting up)

@@ -64,7 +64,7 @@ void wake_after_death(Process& process, PeerProcess&) {
   process.shared().attention.fetch_add(1);
   for (Context* context : process.contexts) {
     std::lock_guard lock(context->qps_lock);
-    for (Channel* channel : context->channels) channel->wake();
+    for (Channel* channel : context->channels) channel->wake({kEveryCq, 0});
     context->wake.wake();
   }
 }

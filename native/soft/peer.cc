@@ -1,5 +1,7 @@
 #include "soft/peer.h"
 
+#include "soft/wake.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -72,8 +74,7 @@ std::shared_ptr<base::Fd> PeerProcess::wake(uint32_t channel) {
 void PeerProcess::wake_now(uint32_t channel) {
   std::shared_ptr<base::Fd> fd = wake(channel);
   if (fd == nullptr) return;
-  const char byte = 1;
-  (void)!write(fd->get(), &byte, 1);  // EAGAIN: nobody has read the last ones, so it is readable
+  write_wake(fd->get(), {});
   last_woken_ = std::move(fd);
 }
 

@@ -8,6 +8,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <string>
 
 #include "base/clock.h"
@@ -47,19 +48,23 @@ void WakeFifo::remove(Process& process) {
   fd_.reset();
 }
 
-void WakeFifo::wake() const {
-  const char byte = 1;
-  (void)!write(fd_.get(), &byte, 1);
+void write_wake(int fd, const WakeUp& wake) {
+  // At most PIPE_BUF bytes: all of them or none.
+  if (fd >= 0) (void)!write(fd, &wake, sizeof(wake));
+}
+
+size_t WakeFifo::read(WakeUp* wakes, size_t count) const {
+  const ssize_t bytes = ::read(fd_.get(), wakes, count * sizeof(WakeUp));
+  return bytes <= 0 ? 0 : static_cast<size_t>(bytes) / sizeof(WakeUp);
 }
 
 bool WakeFifo::drain() const {
-  char bytes[512];
+  WakeUp wakes[64];
   bool any = false;
   for (;;) {
-    const ssize_t n = read(fd_.get(), bytes, sizeof(bytes));
-    if (n <= 0) return any;
-    any = true;
-    if (n < static_cast<ssize_t>(sizeof(bytes))) return true;
+    const size_t n = read(wakes, std::size(wakes));
+    any |= n != 0;
+    if (n < std::size(wakes)) return any;
   }
 }
 
@@ -87,7 +92,7 @@ void Alarm::at(uint64_t ns) {
 void Alarm::drain() {
   std::lock_guard guard(lock_);
   uint64_t ticks;
-  if (read(fd_.get(), &ticks, sizeof(ticks)) != sizeof(ticks)) return;
+  if (::read(fd_.get(), &ticks, sizeof(ticks)) != sizeof(ticks)) return;
   times_.erase(times_.begin(), times_.upper_bound(base::now_ns()));
   if (!times_.empty()) arm();
 }

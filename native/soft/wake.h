@@ -13,8 +13,24 @@ class Process;
 struct Context;
 
 /**
- * A FIFO in the fabric's folder that peers write a byte into to wake somebody of this process.
- * Named by a number that is never used again. Any thread may wake and drain.
+ * What is written into a wake-up FIFO: for which arming of which CQ it is. So a wake-up that comes
+ * late, after the CQ was emptied and armed anew, is known for what it is and raises no event:
+ * programs exist that take an event for a promise that a poll finds something.
+ */
+struct WakeUp {
+  uint64_t cq = 0;      ///< serial of the CQ; 0: none, whoever reads it looks; kEveryCq
+  uint64_t arming = 0;  ///< the number that was read from `armed` (R7)
+};
+/** Every CQ that is armed shall be looked at (a peer died, R8). */
+inline constexpr uint64_t kEveryCq = ~uint64_t{0};
+
+/** Writes a wake-up into a FIFO; nothing if `fd` is -1. A FIFO that is full is readable already,
+ * and its reader knows that some may be missing. */
+void write_wake(int fd, const WakeUp& wake);
+
+/**
+ * A FIFO in the fabric's folder that peers write into to wake somebody of this process. Named by a
+ * number that is never used again. Any thread may wake and drain.
  */
 class WakeFifo {
  public:
@@ -28,9 +44,15 @@ class WakeFifo {
 
   uint32_t number() const { return number_; }
   int fd() const { return fd_.get(); }
-  /** Makes the descriptor readable; a full FIFO is readable already. */
-  void wake() const;
-  /** Reads the wake-ups away; true if there was one. */
+  /** What a FIFO can hold (Linux's default, which nobody here changes). Whoever reads as many at
+   * once must reckon with more that found no room. */
+  static constexpr size_t kCapacity = 65536 / sizeof(WakeUp);
+
+  /** Makes the descriptor readable. */
+  void wake(const WakeUp& wake = {}) const { write_wake(fd_.get(), wake); }
+  /** Reads up to `count` wake-ups; @return how many. */
+  size_t read(WakeUp* wakes, size_t count) const;
+  /** Reads all wake-ups away; true if there was one. */
   bool drain() const;
 
  private:
