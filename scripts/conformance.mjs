@@ -1,0 +1,163 @@
+/**
+ * `npm run conformance`: other people's programs on the software device, through the drop-in libibverbs.so.1: Debian's
+ * ibverbs-utils and perftest, and rdma-core's own tests (python3-pyverbs), on InfiniBand and Ethernet ports.
+ *
+ * A test that skips itself is expected to, with a reason, in test/conformance/expected.json; any other skip fails the
+ * run, and so does an expected one that passes. Last line: 'N passed, N failed, N skipped'.
+ */
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { endAll, freePort, runJob } from '../test/conformance/pair.mjs';
+import { CHECKS } from '../test/conformance/programs.mjs';
+import { runPyverbs } from '../test/conformance/pyverbs.mjs';
+import { duration, root, say } from './setup.mjs';
+
+const HELP = `Usage: npm run conformance [-- OPTIONS] [-- NAME...]
+
+Runs what has one of the NAMEs in its name (all, if none is given).
+  --link infiniband|ethernet  one of the two (both unless given)
+  --programs, --pyverbs       only these (both unless given)
+  --full                      also what takes longer, and the tests that ask for a vendor's device
+  --seed N                    the device delays its steps at random, repeatably (MILLRACE_SOFT_DELAYS)
+  --list                      the programs' names
+  --verbose                   every row, not only what failed`;
+
+const { values: options, positionals: names } = parseArgs({
+  allowPositionals: true,
+  options: {
+    link: { type: 'string' },
+    programs: { type: 'boolean', default: false },
+    pyverbs: { type: 'boolean', default: false },
+    full: { type: 'boolean', default: false },
+    seed: { type: 'string' },
+    list: { type: 'boolean', default: false },
+    verbose: { type: 'boolean', default: false },
+    help: { type: 'boolean', short: 'h', default: false },
+  },
+});
+if (options.help) {
+  say(HELP);
+  process.exit(0);
+}
+if (options.list) {
+  for (const check of CHECKS) say(`${check.name}${check.full ? ' (with --full)' : ''}`);
+  process.exit(0);
+}
+const LINKS = ['infiniband', 'ethernet'];
+if (options.link !== undefined && !LINKS.includes(options.link)) {
+  say(`--link is ${LINKS.join(' or ')}, not ${options.link}`);
+  process.exit(2);
+}
+const links = options.link ? [options.link] : LINKS;
+const everything = options.programs === options.pyverbs;
+
+/** A pattern of expected.json: `*` is any text. */
+const pattern = (text) =>
+  new RegExp(
+    `^${text
+      .split('*')
+      .map((part) => part.replace(/[.\\[\]()+?^$|{}]/g, '\\$&'))
+      .join('.*')}$`,
+  );
+const expected = JSON.parse(readFileSync(join(root, 'test', 'conformance', 'expected.json'), 'utf8'));
+const pins = Object.entries(expected.skips).map(([id, pin]) => ({
+  id,
+  matches: pattern(id),
+  links: pin.link ? [pin.link] : LINKS,
+  reason: pin.reason,
+}));
+
+/** With modes of its own, since the folder above may be anybody's. */
+const shm = mkdtempSync(
+  join(process.env.MILLRACE_SHM_DIR || (existsSync('/dev/shm') ? '/dev/shm' : tmpdir()), 'cf-'),
+);
+const tidy = () => {
+  endAll();
+  rmSync(shm, { recursive: true, force: true });
+};
+process.on('exit', tidy);
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => process.exit(1));
+
+const { dropinFolder } = createRequire(import.meta.url)(join(root, 'dist', 'native', 'dropin.js'));
+const library = dropinFolder();
+const environment = (link) => ({
+  ...process.env,
+  LD_LIBRARY_PATH: library,
+  MILLRACE_SOFT_LINK: link,
+  MILLRACE_SOFT_DEVICES: '',
+  MILLRACE_FABRIC: '',
+  ...(options.seed === undefined ? {} : { MILLRACE_SOFT_DELAYS: options.seed }),
+});
+
+const totals = { pass: 0, fail: 0, skip: 0 };
+/** Per link and kind, for the table at the end. */
+const table = [];
+
+/** Counts a row against what is expected of it, and says what needs to be said. */
+function record(counts, link, id, row) {
+  const pin = pins.find((one) => one.links.includes(link) && one.matches.test(id));
+  let { result, reason } = row;
+  if (result === 'skip' && !pin) {
+    result = 'fail';
+    reason = `skipped, and expected.json does not say so: ${reason}`;
+  } else if (result === 'pass' && pin) {
+    result = 'fail';
+    reason = `passed, and expected.json says that it is skipped (${pin.reason})`;
+  }
+  counts[result] += 1;
+  totals[result] += 1;
+  if (result === 'fail' || options.verbose) {
+    say(`${result.padEnd(4)} ${link.padEnd(10)} ${id}  ${duration(row.ms)}`);
+    if (reason !== '')
+      say(
+        reason
+          .trimEnd()
+          .split('\n')
+          .map((line) => `       ${line}`)
+          .join('\n'),
+      );
+  }
+}
+
+const began = Date.now();
+for (const link of links) {
+  const env = environment(link);
+  if (everything || options.programs) {
+    const counts = { pass: 0, fail: 0, skip: 0 };
+    const started = Date.now();
+    for (const check of CHECKS) {
+      if (!check.links.includes(link) || (check.full && !options.full)) continue;
+      if (names.length > 0 && !names.some((name) => check.name.includes(name))) continue;
+      const port = await freePort();
+      record(counts, link, check.name, await runJob(check.job({ port, link }), { env, shm, port }));
+    }
+    table.push(['programs', link, counts, Date.now() - started]);
+  }
+  if (everything || options.pyverbs) {
+    const counts = { pass: 0, fail: 0, skip: 0 };
+    const started = Date.now();
+    const fault = await runPyverbs({
+      env,
+      shm,
+      which: options.full ? 'all' : 'common',
+      names,
+      limitS: 20,
+      each: (row) => record(counts, link, row.id, row),
+    });
+    if (fault !== '') record(counts, link, 'pyverbs', { result: 'fail', reason: fault, ms: 0 });
+    table.push(['pyverbs', link, counts, Date.now() - started]);
+  }
+}
+
+say();
+say('              link        passed  failed  skipped');
+for (const [kind, link, counts, ms] of table) {
+  const columns = [counts.pass, counts.fail, counts.skip].map((n) => String(n).padStart(6));
+  say(`${kind.padEnd(13)} ${link.padEnd(10)} ${columns.join('  ')}   ${duration(ms)}`);
+}
+say(`All of it took ${duration(Date.now() - began)}.`);
+say(`${totals.pass} passed, ${totals.fail} failed, ${totals.skip} skipped`);
+process.exitCode = totals.fail > 0 ? 1 : 0;
