@@ -15,9 +15,11 @@ bool has_room(Qp& qp, RingUse& use, uint64_t* seen) {
   return false;
 }
 
-Entry entry_for(const Qp& qp, const Peer& peer, const ibv_send_wr& wr, const Operation& op,
-                uint32_t index, uint32_t total, ibv_wc_status status) {
-  Entry entry;
+Entry& write_entry(Qp& qp, RingUse& use, const Peer& peer, const ibv_send_wr& wr,
+                   const Operation& op, uint32_t index, uint32_t total, ibv_wc_status status) {
+  // In its place at once: a copy on the stack, written in small parts and read in large ones, costs
+  // as much as the rest of this.
+  Entry& entry = use.ring->entries[use.tail & (use.capacity - 1)];
   entry.wqe = static_cast<uint16_t>(index);
   entry.slid = 0;
   entry.byte_len = total;
@@ -30,20 +32,18 @@ Entry entry_for(const Qp& qp, const Peer& peer, const ibv_send_wr& wr, const Ope
   entry.src_qp = qp.number;
   entry.qp_num = qp.target_number;
   entry.queue = peer.id;
-  entry.position = 0;
+  entry.position = static_cast<uint16_t>(use.tail);
   entry.pkey_index = 0;
+  step("entry written");
   return entry;
 }
 
-void commit(Qp& qp, RingUse& use, Entry entry) {
-  entry.position = static_cast<uint16_t>(use.tail);
-  use.ring->entries[use.tail & (use.capacity - 1)] = entry;
-  step("entry written");
+void commit(Qp& qp, RingUse& use, bool solicited) {
   // The only commit (R1). Release: pairs with the receiver's acquire of the tail; it sees the entry
   // and the copied bytes.
   use.ring->tail.store(++use.tail, std::memory_order_release);
   step("committed");
-  use.solicited |= entry.solicited != 0;
+  use.solicited |= solicited;
   if (!use.touched) {
     use.touched = true;
     qp.touched.push_back(&use);  // never allocates: claim_ring() reserved

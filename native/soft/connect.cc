@@ -26,7 +26,7 @@ void release_park(Peer& peer) {
 
 namespace {
 
-void forget_peer(Qp& qp, Peer* peer) {
+MILLRACE_COLD void forget_peer(Qp& qp, Peer* peer) {
   release_park(*peer);
   Peer*& cached = qp.peer_cache[peer->key % Qp::kPeerCache];
   if (cached == peer) cached = nullptr;
@@ -258,7 +258,7 @@ bool read_srq_record(Root& root, uint32_t srqn, SrqRecord** record, uint64_t* wo
 }
 
 /** Resolves an SRQ number that a WR names: not on the data path, may map and open. */
-ibv_wc_status connect_srq(Qp& qp, uint32_t srqn, Peer** out, int* error, bool* full) {
+MILLRACE_COLD ibv_wc_status connect_srq(Qp& qp, uint32_t srqn, Peer** out, int* error, bool* full) {
   Root& root = qp.process->root();
   SrqRecord* record = nullptr;
   uint64_t word = 0, owner = 0;
@@ -310,7 +310,8 @@ ibv_wc_status connect_queue(Qp& qp, uint32_t srqn, const Ref& own, const Ref& cq
 }
 
 /** Resolves what a connected QP needs of its peer, or what is missing of it. */
-ibv_wc_status connect_peer(Qp& qp, bool with_queue, Peer** out, int* error, bool* full) {
+MILLRACE_COLD ibv_wc_status connect_peer(Qp& qp, bool with_queue, Peer** out, int* error,
+                                         bool* full) {
   const QpRecord& record = *qp.target;
   const uint64_t owner = record.owner;
   const uint32_t pd = record.pd;

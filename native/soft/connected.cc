@@ -17,7 +17,7 @@ Outcome sent(uint32_t bytes) {
 
 /** What both ends allow of READs and atomics in flight. XRC is not asked: programs leave an
  * initiator's max_dest_rd_atomic unset (VERBS 2.8). */
-ibv_wc_status check_depth(Qp& qp, Peer& peer) {
+MILLRACE_COLD ibv_wc_status check_depth(Qp& qp, Peer& peer) {
   if (qp.attr.max_rd_atomic == 0) return IBV_WC_LOC_QP_OP_ERR;
   if (qp.target->max_dest_rd_atomic.load(std::memory_order_relaxed) == 0) {
     fail_responder(qp, peer, Fault::kRequest);
@@ -55,7 +55,7 @@ Outcome run_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation
 
 }  // namespace
 
-Outcome run_connected(Qp& qp, const ibv_send_wr& wr) {
+[[gnu::flatten]] Outcome run_connected(Qp& qp, const ibv_send_wr& wr) {
   const Operation op = operation_of(wr.opcode);
   const ibv_qp_type type = qp.type();
   const bool xrc = type == IBV_QPT_XRC_SEND;
@@ -125,7 +125,9 @@ Outcome run_connected(Qp& qp, const ibv_send_wr& wr) {
     }
   }
   step("copied");
-  commit(qp, *peer->ring, entry_for(qp, *peer, wr, op, index, total, copied.remote));
+  write_entry(qp, *peer->ring, *peer, wr, op, index, total, copied.remote);
+  commit(qp, *peer->ring,
+         (wr.send_flags & IBV_SEND_SOLICITED) != 0 || copied.remote != IBV_WC_SUCCESS);
   Outcome out = sent(total);
   if (type != IBV_QPT_UC) out.status = copied.local;
   // Its own completion says why. XRC targets are nobody's and stay as they are.

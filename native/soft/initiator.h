@@ -39,6 +39,6 @@ void drop_waiting(Qp& qp);
 /** Closes this QP's rings and gives its park entries back; the QP will not send any more. */
 void disconnect_all(Qp& qp);
 /** Forgets peers (not the rings), e.g. because the target changes. */
-void forget_peers(Qp& qp);
+[[gnu::noinline, gnu::cold]] void forget_peers(Qp& qp);
 
 }  // namespace millrace::soft

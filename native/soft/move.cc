@@ -11,6 +11,16 @@
 
 namespace millrace::soft {
 
+namespace {
+
+MILLRACE_COLD const Translation* translate_anew(Qp& qp, Peer& peer, uint32_t key,
+                                                Translation* out) {
+  std::lock_guard lock(qp.process->registry());
+  return translate(*qp.process, *peer.process, key, out) ? out : nullptr;
+}
+
+}  // namespace
+
 const Translation* translation(Qp& qp, Peer& peer, uint32_t key) {
   Translation& cached = peer.translations[(key >> 8) % Peer::kTranslations];
   if (cached.key == key && cached.record != nullptr &&
@@ -18,8 +28,7 @@ const Translation* translation(Qp& qp, Peer& peer, uint32_t key) {
           cached.state) {  // pairs with reg_mr / dereg_mr
     return &cached;
   }
-  std::lock_guard lock(qp.process->registry());
-  return translate(*qp.process, *peer.process, key, &cached) ? &cached : nullptr;
+  return translate_anew(qp, peer, key, &cached);
 }
 
 namespace {
@@ -71,7 +80,7 @@ class Mover {
   }
 
   /** Memory that is not a mapped file: the kernel copies, by pid. */
-  bool foreign(uint64_t address, uint32_t bytes, bool read) {
+  MILLRACE_COLD bool foreign(uint64_t address, uint32_t bytes, bool read) {
     Root& root = qp_.process->root();
     const PeerProcess& process = *peer_.process;
     std::byte* const own_memory = reinterpret_cast<std::byte*>(address);

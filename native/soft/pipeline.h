@@ -109,6 +109,9 @@ struct Outcome {
   }
 };
 
+/** What a message in the steady state does not come to: kept out of those that it does. */
+#define MILLRACE_COLD [[gnu::noinline, gnu::cold]]
+
 // All of these need the QP's lock.
 
 // wait.cc ----------------------------------------------------------------------------------------
@@ -121,14 +124,14 @@ uint32_t park_channel_of(const Qp& qp);
  * Lets the front WR wait, or ends it with `exhausted` when its budget is used up. The budget starts
  * when it begins to wait for this kind of thing.
  */
-Outcome wait_or_fail(Qp& qp, WaitFor what, Peer* peer, uint64_t seen, uint64_t budget_ns,
-                     ibv_wc_status exhausted);
+MILLRACE_COLD Outcome wait_or_fail(Qp& qp, WaitFor what, Peer* peer, uint64_t seen,
+                                   uint64_t budget_ns, ibv_wc_status exhausted);
 /** Receiver not ready: waits for rnr_retry times the receiver's timer (VERBS 2.13). */
-Outcome rnr(Qp& qp, WaitFor what, Peer* peer, uint64_t seen);
+MILLRACE_COLD Outcome rnr(Qp& qp, WaitFor what, Peer* peer, uint64_t seen);
 /** Nobody answers: waits for the transport's timeout budget (VERBS 1, lesson 3). */
-Outcome unanswered(Qp& qp);
+MILLRACE_COLD Outcome unanswered(Qp& qp);
 /** Whether another try can have another result than the last. */
-bool worth_trying(Qp& qp);
+MILLRACE_COLD bool worth_trying(Qp& qp);
 void forget_wait(Qp& qp);
 
 // gather.cc --------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ bool xrc_target_ready(Qp& qp);
  * connected to us, and our path leads to its port. */
 bool connected_target_ready(Qp& qp);
 /** Puts the responder into ERR, as its hardware would (R31); its owner is told. */
-void fail_responder(Qp& qp, Peer& peer, Fault fault);
+MILLRACE_COLD void fail_responder(Qp& qp, Peer& peer, Fault fault);
 
 // connect.cc -------------------------------------------------------------------------------------
 
@@ -156,7 +159,7 @@ ibv_wc_status find_srq_peer(Qp& qp, uint32_t srqn, Peer** out, int* error, bool*
  * what one-sided operations need. */
 ibv_wc_status find_connected_peer(Qp& qp, bool queue, Peer** out, int* error, bool* full);
 bool peer_is_live(const Peer& peer);
-void release_park(Peer& peer);
+MILLRACE_COLD void release_park(Peer& peer);
 
 // take.cc ----------------------------------------------------------------------------------------
 
@@ -187,11 +190,14 @@ ibv_wc_status check_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const O
 
 /** Room in the ring for one more entry; else false, and `seen` is the head (R3). */
 bool has_room(Qp& qp, RingUse& use, uint64_t* seen);
-/** What a receive completion says of a WR of ours. Complete but for `position`. */
-Entry entry_for(const Qp& qp, const Peer& peer, const ibv_send_wr& wr, const Operation& op,
-                uint32_t index, uint32_t total, ibv_wc_status status);
-/** Writes the entry and publishes the tail (R1). */
-void commit(Qp& qp, RingUse& use, Entry entry);
+/**
+ * Fills the ring's next entry, which is nobody else's until commit(): what the receive completion
+ * says of a WR of ours. The caller may change it; only `position` is the ring's.
+ */
+Entry& write_entry(Qp& qp, RingUse& use, const Peer& peer, const ibv_send_wr& wr,
+                   const Operation& op, uint32_t index, uint32_t total, ibv_wc_status status);
+/** Publishes the tail behind the entry that was written (R1). */
+void commit(Qp& qp, RingUse& use, bool solicited);
 /** After a list of WRs: one announcement for each ring that was committed into. */
 void tell_receivers(Qp& qp);
 

@@ -26,7 +26,7 @@ uint32_t scan_and_take(Peer& peer, uint64_t taken) {
 
 /** Puts this QP on the queue's list of waiters (R10). False: it is full; then only looking again
  * helps. */
-bool park(Qp& qp, Peer& peer) {
+MILLRACE_COLD bool park(Qp& qp, Peer& peer) {
   if (peer.park == nullptr) {
     const uint64_t who = park_who(qp.process->owner(), park_channel_of(qp));
     for (uint32_t i = 0; i < peer.park_count; ++i) {
