@@ -457,17 +457,25 @@ export interface ErrorDetails {
 
 const BRAND = Symbol.for('millrace.error');
 
-interface Fields {
+/** What all errors of this library have besides what every error has. */
+export interface ErrorFields {
+  /** Stable code; a row of docs/errors.md. */
   code: ErrorCode;
+  /** The largest thing affected. */
   scope: ErrorScope;
+  /** Whether the same call can succeed later. */
   retryable: boolean;
+  /** Negative errno where a system call failed. */
   errno?: number;
+  /** Name of the errno, such as `EMFILE`. */
   errnoName?: string;
+  /** Set on lost peers: the message may have arrived. */
   ambiguous?: boolean;
+  /** Measured facts behind the message. */
   details: Readonly<Record<string, unknown>>;
 }
 
-function decorate(error: Error & Fields, code: ErrorCode, given: ErrorDetails | undefined): void {
+function decorate(error: ErrorFields, code: ErrorCode, given: ErrorDetails | undefined): void {
   const entry = CODES[code];
   error.code = code;
   error.scope = entry.scope;
@@ -482,36 +490,31 @@ function decorate(error: Error & Fields, code: ErrorCode, given: ErrorDetails | 
 const options = (given: ErrorDetails | undefined): ErrorOptions | undefined =>
   given !== undefined && 'cause' in given ? { cause: given.cause } : undefined;
 
+/** An error class of the language with the fields of this library. */
+function coded<B extends ErrorConstructor>(
+  Base: B,
+  name: string,
+): new (
+  code: ErrorCode,
+  message: string,
+  given?: ErrorDetails,
+) => InstanceType<B> & ErrorFields {
+  class Coded extends (Base as ErrorConstructor) {
+    constructor(code: ErrorCode, message: string, given?: ErrorDetails) {
+      super(message, options(given));
+      this.name = name;
+      decorate(this as unknown as ErrorFields, code, given);
+    }
+  }
+  return Coded as never;
+}
+
 /**
  * The base of all errors of this library. `instanceof MillraceError` also holds for MillraceTypeError and
- * MillraceRangeError, which extend TypeError and RangeError.
+ * MillraceRangeError, which extend TypeError and RangeError. Takes a row of CODES, and in words what failed, on what, the
+ * exact cause, and what to do.
  */
-export class MillraceError extends Error implements Fields {
-  /** Stable code; a row of docs/errors.md. */
-  declare code: ErrorCode;
-  /** The largest thing affected. */
-  declare scope: ErrorScope;
-  /** Whether the same call can succeed later. */
-  declare retryable: boolean;
-  /** Negative errno where a system call failed. */
-  declare errno?: number;
-  /** Name of the errno, such as `EMFILE`. */
-  declare errnoName?: string;
-  /** Set on lost peers: the message may have arrived. */
-  declare ambiguous?: boolean;
-  /** Measured facts behind the message. */
-  declare details: Readonly<Record<string, unknown>>;
-
-  /**
-   * @param code a row of CODES
-   * @param message what failed, on what, the exact cause, what to do
-   */
-  constructor(code: ErrorCode, message: string, given?: ErrorDetails) {
-    super(message, options(given));
-    this.name = 'MillraceError';
-    decorate(this, code, given);
-  }
-
+export class MillraceError extends coded(Error, 'MillraceError') {
   /** True for every error of this library, from whichever copy of it. */
   static override [Symbol.hasInstance](value: unknown): boolean {
     // biome-ignore lint/complexity/noThisInStatic: a subclass must keep the ordinary rule
@@ -521,38 +524,10 @@ export class MillraceError extends Error implements Fields {
 }
 
 /** A wrong argument or option: a TypeError with a code. */
-export class MillraceTypeError extends TypeError implements Fields {
-  declare code: ErrorCode;
-  declare scope: ErrorScope;
-  declare retryable: boolean;
-  declare errno?: number;
-  declare errnoName?: string;
-  declare ambiguous?: boolean;
-  declare details: Readonly<Record<string, unknown>>;
-
-  constructor(code: ErrorCode, message: string, given?: ErrorDetails) {
-    super(message, options(given));
-    this.name = 'MillraceTypeError';
-    decorate(this, code, given);
-  }
-}
+export class MillraceTypeError extends coded(TypeError, 'MillraceTypeError') {}
 
 /** An argument or option out of range: a RangeError with a code. */
-export class MillraceRangeError extends RangeError implements Fields {
-  declare code: ErrorCode;
-  declare scope: ErrorScope;
-  declare retryable: boolean;
-  declare errno?: number;
-  declare errnoName?: string;
-  declare ambiguous?: boolean;
-  declare details: Readonly<Record<string, unknown>>;
-
-  constructor(code: ErrorCode, message: string, given?: ErrorDetails) {
-    super(message, options(given));
-    this.name = 'MillraceRangeError';
-    decorate(this, code, given);
-  }
-}
+export class MillraceRangeError extends coded(RangeError, 'MillraceRangeError') {}
 
 /** Any error of this library. */
 export type AnyMillraceError = MillraceError | MillraceTypeError | MillraceRangeError;

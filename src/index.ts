@@ -53,6 +53,8 @@ export {
   CODES,
   type CodeEntry,
   type ErrorCode,
+  type ErrorDetails,
+  type ErrorFields,
   type ErrorScope,
   MillraceError,
   MillraceRangeError,

@@ -201,7 +201,7 @@ test('the types are right for both kinds of importer', () => {
   for (const extension of ['mts', 'cts']) {
     writeFileSync(
       join(project, `types.${extension}`),
-      `import { join } from 'millrace';
+      `import { join, MillraceError } from 'millrace';
        export async function main(): Promise<void> {
          const member = await join('types');
          const channel = member.channel<{ bid: number }>('ticks');
@@ -211,7 +211,17 @@ test('the types are right for both kinds of importer', () => {
            void tick.ask;
            void bid;
          });
-         await member.leave();
+         await member.leave().catch((error: unknown) => {
+           if (!(error instanceof MillraceError)) return;
+           const [code, errno]: [string, number | undefined] = [error.code, error.errno];
+           void [code, errno];
+         });
+         // @ts-expect-error what is internal is not declared
+         void channel.settings;
+         // @ts-expect-error what is internal is not declared
+         channel.end();
+         // @ts-expect-error what is internal is not declared
+         void member.pattern('ticks.*').listeners;
        }`,
     );
   }
