@@ -87,6 +87,14 @@ export const TOOLS = {
   'clang-tidy': { have: () => which('clang-tidy-14', 'clang-tidy') !== undefined, apt: 'clang-tidy-14' },
   spin: { have: () => which('spin') !== undefined, apt: 'spin' },
   bc: { have: () => which('bc') !== undefined, apt: 'bc' },
+  'verbs-programs': { have: () => which('ibv_xsrq_pingpong') !== undefined, apt: 'ibverbs-utils' },
+  perftest: { have: () => which('ib_send_lat') !== undefined, apt: 'perftest' },
+  // rdma-core's tests are this package's documentation.
+  pyverbs: {
+    have: () =>
+      existsSync('/usr/lib/python3/dist-packages/pyverbs') && existsSync('/usr/share/doc/rdma-core/tests'),
+    apt: 'python3-pyverbs',
+  },
   objdump: { have: () => which('objdump') !== undefined, apt: 'binutils' },
   qemu: { have: () => which('qemu-system-x86_64') !== undefined, apt: 'qemu-system-x86' },
   busybox: {
@@ -291,7 +299,11 @@ export async function installPackages(plan) {
   await step('apt-get update', ...apt('update', '-q'), { log, env });
   await step(
     `apt-get install ${names.join(' ')}`,
-    ...apt('install', '-y', '-q', '--no-install-recommends', ...names),
+    ...apt(
+      // Images without documentation leave out what is tested with.
+      ...['-o', 'Dpkg::Options::=--path-include=/usr/share/doc/rdma-core/tests/*'],
+      ...['install', '-y', '-q', '--no-install-recommends', ...names],
+    ),
     {
       log,
       append: true,

@@ -255,6 +255,26 @@ async function vm(context) {
   return total;
 }
 
+/** Other people's programs; the script's last line is `N passed, N failed, N skipped`. */
+async function conformance(context) {
+  const result = await run(node, ['scripts/conformance.mjs'], {
+    log: context.log,
+    append: true,
+    env: context.env,
+    limitMs: context.left(),
+  });
+  const counts = /(\d+) passed, (\d+) failed, (\d+) skipped\s*$/.exec(result.text.trimEnd());
+  const [passed, failed, skipped] = counts ? counts.slice(1).map(Number) : [0, 0, 0];
+  const total = { passed, failed, skipped, failures: [] };
+  for (const [, link, name] of result.text.matchAll(/^fail (\w+) +(.*?) {2}[\d.]+ /gm))
+    total.failures.push(`${link}: ${name}`);
+  if ((result.code !== 0 || !counts) && total.failed === 0) {
+    total.failed = 1;
+    total.failures.push(result.timedOut ? 'its time was over' : `ended with exit code ${result.code}`);
+  }
+  return total;
+}
+
 /** The demo as its users run it: to the end, and ended by Ctrl-C, after which nothing may be left. */
 const demo = (context) =>
   checks(context, [
@@ -369,6 +389,14 @@ export const SUITES = [
     tools: ['qemu', 'busybox', 'kmod', 'rdma', 'ibverbs'],
     limit: 10,
     run: vm,
+  },
+  {
+    name: 'conformance',
+    title: "ibverbs-utils, perftest and rdma-core's tests on the software device",
+    tools: ['verbs-programs', 'perftest', 'pyverbs'],
+    built: ['native', 'ts'],
+    limit: 12,
+    run: conformance,
   },
   {
     name: 'asan',
