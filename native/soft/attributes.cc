@@ -25,6 +25,8 @@ constexpr ibv_qp_type kIni = IBV_QPT_XRC_SEND;
 constexpr ibv_qp_type kTgt = IBV_QPT_XRC_RECV;
 constexpr ibv_qp_type kRc = IBV_QPT_RC;
 constexpr ibv_qp_type kUc = IBV_QPT_UC;
+constexpr ibv_qp_type kUd = IBV_QPT_UD;
+constexpr ibv_qp_type kRaw = IBV_QPT_RAW_PACKET;
 
 constexpr int kRtsOptional =
     IBV_QP_CUR_STATE | kAlternate | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
@@ -38,7 +40,24 @@ constexpr int kRcSends =
     IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 constexpr int kRtrOptional = kAlternate | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
 
+constexpr int kUdInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+
 constexpr Row kRows[] = {
+    {kUd, IBV_QPS_RESET, IBV_QPS_INIT, kUdInit, 0},
+    {kUd, IBV_QPS_INIT, IBV_QPS_INIT, 0, kUdInit},
+    {kUd, IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+    {kUd, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_CUR_STATE | IBV_QP_QKEY},
+    {kUd, IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
+    {kUd, IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
+    {kUd, IBV_QPS_SQD, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
+    {kUd, IBV_QPS_SQD, IBV_QPS_SQD, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+    {kRaw, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PORT, 0},
+    {kRaw, IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PORT},
+    {kRaw, IBV_QPS_INIT, IBV_QPS_RTR, 0, 0},
+    {kRaw, IBV_QPS_RTR, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE},
+    {kRaw, IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE},
+    {kRaw, IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
+    {kRaw, IBV_QPS_SQD, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE},
     {kRc, IBV_QPS_RESET, IBV_QPS_INIT, kPath, 0},
     {kUc, IBV_QPS_RESET, IBV_QPS_INIT, kPath, 0},
     {kRc, IBV_QPS_INIT, IBV_QPS_INIT, 0, kPath},

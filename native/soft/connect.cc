@@ -100,7 +100,9 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
   Process& self = *qp.process;
   Root& root = self.root();
   uint32_t capacity = 64;
-  while (capacity < max_wr && capacity < 256) capacity *= 2;
+  // Who can't wait for room (UD and RAW_PACKET) loses what finds none: room for most WQEs.
+  const uint32_t most = qp.type() == IBV_QPT_UD || qp.type() == IBV_QPT_RAW_PACKET ? 1024 : 256;
+  while (capacity < max_wr && capacity < most) capacity *= 2;
   const uint64_t entry = directory_word(self.slot(), self.incarnation(), qp.number);
   const std::string name = ring_name(process->owner(), serial, entry);
   const size_t bytes = align_up(ring_bytes(capacity), 4096);
@@ -380,6 +382,58 @@ ibv_wc_status find_connected_peer(Qp& qp, bool queue, Peer** out, int* error, bo
     }
   }
   return connect_peer(qp, queue, out, error, full);
+}
+
+ibv_wc_status find_datagram_peer(Qp& qp, uint32_t qpn, Peer** out, int* error, bool* full) {
+  Root& root = qp.process->root();
+  QpRecord& record = root.qp(qpn % root.qps());
+  const uint64_t word = record.word.load(std::memory_order_acquire);
+  const uint64_t health = record.health.load(std::memory_order_acquire);
+  qp.target = &record;
+  qp.target_number = qpn;
+  qp.target_word = word;
+  qp.target_health = health;
+  Peer*& cached = qp.peer_cache[qpn % Qp::kPeerCache];
+  Peer* peer = cached != nullptr && cached->key == qpn ? cached : nullptr;
+  for (size_t i = 0; peer == nullptr && i < qp.peers.size(); ++i) {
+    if (qp.peers[i]->key == qpn) peer = qp.peers[i].get();
+  }
+  if (peer != nullptr) {
+    if (peer->qp_word == word && peer->qp_health == health && peer_is_live(*peer)) {
+      cached = peer;
+      *out = peer;
+      return IBV_WC_SUCCESS;
+    }
+    forget_peer(qp, peer);
+  }
+  if (record_number(word) != qpn || record_life(word) != Life::kLive ||
+      (record_state(word) != IBV_QPS_RTR && record_state(word) != IBV_QPS_RTS) ||
+      health_fault(health) != Fault::kHealthy) {
+    return IBV_WC_REM_INV_REQ_ERR;
+  }
+  const uint64_t owner = record.owner;
+  const uint32_t type = record.type;
+  const uint32_t srqn = record.srqn;
+  const Ref own = record.queue;
+  const Ref cq = record.cq;
+  // All of it belongs together, or it does not count (R24).
+  if (record.word.load(std::memory_order_acquire) != word ||
+      record.health.load(std::memory_order_acquire) != health || type != qp.ex.qp_base.qp_type) {
+    return IBV_WC_REM_INV_REQ_ERR;
+  }
+  step("receiver found");
+  std::lock_guard lock(qp.process->registry());
+  auto fresh = std::make_unique<Peer>();
+  fresh->key = qpn;
+  fresh->qp_word = word;
+  fresh->qp_health = health;
+  ibv_wc_status status = attach_process(qp, owner, fresh.get(), error);
+  if (status != IBV_WC_SUCCESS) return status;
+  status = connect_queue(qp, srqn, own, cq, owner, fresh.get(), error, full);
+  if (status != IBV_WC_SUCCESS || *full) return status;
+  *out = cached = fresh.get();
+  qp.peers.push_back(std::move(fresh));
+  return IBV_WC_SUCCESS;
 }
 
 void forget_peers(Qp& qp) {

@@ -38,7 +38,7 @@ bool receives_here(Process& process, uint32_t qpn, const Cq& cq) {
 }
 
 /** Takes up to `room` completions out of a ring; returns how many. Needs the CQ's lock. */
-int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
+int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc, Extras* extras = nullptr) {
   RingView* view = cq.visit(index);
   if (view == nullptr) return 0;
   // What ends a ring is read before its tail: then the tail that we see is the last one.
@@ -85,7 +85,12 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc) {
     out.byte_len = entry.byte_len;
     out.imm_data = entry.imm;
     out.src_qp = entry.src_qp & kNumberMask;
-    out.wc_flags = entry.flags & (IBV_WC_GRH | IBV_WC_WITH_IMM | IBV_WC_WITH_INV);
+    out.wc_flags =
+        entry.flags & (IBV_WC_GRH | IBV_WC_WITH_IMM | IBV_WC_IP_CSUM_OK | IBV_WC_WITH_INV);
+    if (extras != nullptr) {
+      extras[got] = {};
+      if ((entry.flags & kEntryTagged) != 0) extras[got].flow_tag = entry.imm;
+    }
     out.pkey_index = entry.pkey_index;
     out.slid = entry.slid;
     out.sl = static_cast<uint8_t>(entry.src_qp >> kNumberBits);
@@ -195,10 +200,11 @@ uint32_t Cq::pending() {
 void Cq::collect() {
   std::lock_guard guard(lock);
   ibv_wc batch[32];
+  Extras extras[32];
   const uint32_t high = std::min(shared->high.load(), kRingsPerCq);
   for (uint32_t i = 0; i < high; ++i) {
-    for (int n = 0; (n = drain(*this, i, 32, batch)) > 0;) {
-      for (int k = 0; k < n; ++k) append(batch[k], {});
+    for (int n = 0; (n = drain(*this, i, 32, batch, extras)) > 0;) {
+      for (int k = 0; k < n; ++k) append(batch[k], extras[k]);
     }
   }
 }
@@ -359,7 +365,8 @@ int poll_once(Cq& cq, int count, ibv_wc* wc, Extras* extras = nullptr) {
       bits &= bits - 1;
       ready.fetch_and(~(uint64_t{1} << bit));  // cleared before the tail is read (R9)
       step("bit cleared");
-      got += drain(cq, word * 64 + bit, count - got, wc + got);
+      got += drain(cq, word * 64 + bit, count - got, wc + got,
+                   extras != nullptr ? extras + got : nullptr);
     }
   }
   cq.first_word = (cq.first_word + 1) % words;

@@ -16,6 +16,7 @@
 #include "soft/cq.h"
 #include "soft/cq_ex.h"
 #include "soft/error.h"
+#include "soft/flow.h"
 #include "soft/import.h"
 #include "soft/initiator.h"
 #include "soft/mw.h"
@@ -71,6 +72,12 @@ void set_ops(Context& context) {
   context.verbs.query_port = query_port_ex;
   context.verbs.query_device_ex = query_device_ex;
   context.verbs.query_rt_values = query_rt_values;
+  context.verbs.ibv_create_flow = create_flow;
+  context.verbs.ibv_destroy_flow = destroy_flow;
+  context.verbs.create_counters = create_counters;
+  context.verbs.destroy_counters = destroy_counters;
+  context.verbs.attach_counters_point_flow = attach_counters_point_flow;
+  context.verbs.read_counters = read_counters;
   context.verbs.open_xrcd = open_xrcd;
   context.verbs.close_xrcd = close_xrcd;
   context.verbs.create_srq_ex = create_srq_ex;

@@ -201,7 +201,9 @@ Root::Root(FabricPath path, base::Fd folder, base::Fd fd, base::Mapping map)
   header_ =
       Numbers{h.process_offset, h.process_count, h.process_stride, h.srq_offset,   h.srq_count,
               h.srq_stride,     h.qp_offset,     h.qp_count,       h.qp_stride,    h.xrcd_offset,
-              h.xrcd_count,     h.xrcd_stride,   h.holder_offset,  h.holder_count, h.holder_stride};
+              h.xrcd_count,     h.xrcd_stride,   h.holder_offset,  h.holder_count, h.holder_stride,
+              h.group_offset,   h.group_count,   h.group_stride,   h.flow_offset,  h.flow_count,
+              h.flow_stride,    h.port_offset,   h.port_stride};
   while (incarnation_ == 0)
     incarnation_ = static_cast<uint32_t>(header().next_incarnation.fetch_add(1) + 1);
 }
@@ -218,7 +220,10 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
     constexpr size_t qp_offset = srq_offset + kSrqs * sizeof(SrqRecord);
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     constexpr size_t holder_offset = qp_offset + size_t{kQps} * kQpStride;
-    const size_t bytes = align_up(holder_offset + kTargetQps * sizeof(QpHolders), page);
+    constexpr size_t group_offset = holder_offset + kTargetQps * sizeof(QpHolders);
+    constexpr size_t flow_offset = group_offset + kGroups * sizeof(GroupRecord);
+    constexpr size_t port_offset = flow_offset + kFlows * sizeof(FlowRecord);
+    const size_t bytes = align_up(port_offset + kPortRecords * sizeof(PortRecord), page);
     unlinkat(folder, kRootBuilding, 0);
     base::Result<base::Fd> made = base::create_reserved(folder, kRootBuilding, bytes);
     if (!made.ok()) return made.status();
@@ -250,6 +255,15 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
     h.holder_offset = holder_offset;
     h.holder_count = kTargetQps;
     h.holder_stride = sizeof(QpHolders);
+    h.group_offset = group_offset;
+    h.group_count = kGroups;
+    h.group_stride = sizeof(GroupRecord);
+    h.flow_offset = flow_offset;
+    h.flow_count = kFlows;
+    h.flow_stride = sizeof(FlowRecord);
+    h.port_offset = port_offset;
+    h.port_count = kPortRecords;
+    h.port_stride = sizeof(PortRecord);
     h.bytes = bytes;
     if (renameat(folder, kRootBuilding, folder, kRootName) != 0) {
       const int error = errno;
@@ -306,7 +320,11 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
       !table_fits(bytes, h.qp_offset, h.qp_count, h.qp_stride, sizeof(QpRecord)) ||
       !table_fits(bytes, h.xrcd_offset, h.xrcd_count, h.xrcd_stride, sizeof(XrcdRecord)) ||
       !table_fits(bytes, h.holder_offset, h.holder_count, h.holder_stride, sizeof(QpHolders)) ||
-      h.holder_count >= h.qp_count || h.srq_count > kSrqs || h.qp_count > kQps) {
+      !table_fits(bytes, h.group_offset, h.group_count, h.group_stride, sizeof(GroupRecord)) ||
+      !table_fits(bytes, h.flow_offset, h.flow_count, h.flow_stride, sizeof(FlowRecord)) ||
+      !table_fits(bytes, h.port_offset, h.port_count, h.port_stride, sizeof(PortRecord)) ||
+      h.port_count < kPortRecords || h.holder_count >= h.qp_count || h.srq_count > kSrqs ||
+      h.qp_count > kQps) {
     return base::Status::error(EPROTO, "open fabric root",
                                full + " is damaged (tables outside the file)" + remedy);
   }

@@ -62,6 +62,16 @@ class Root {
     return at<XrcdRecord>(header_.xrcd_offset, header_.xrcd_stride, i);
   }
   /** Who has a handle to the XRC target with this index, which is below targets(). */
+  GroupRecord& group(uint32_t i) {
+    return at<GroupRecord>(header_.group_offset, header_.group_stride, i);
+  }
+  FlowRecord& flow(uint32_t i) {
+    return at<FlowRecord>(header_.flow_offset, header_.flow_stride, i);
+  }
+  /** Of a device: each has one port. */
+  PortRecord& port(uint32_t device) {
+    return at<PortRecord>(header_.port_offset, header_.port_stride, device);
+  }
   QpHolders& holders(uint32_t i) {
     return at<QpHolders>(header_.holder_offset, header_.holder_stride, i);
   }
@@ -70,6 +80,8 @@ class Root {
   uint32_t qps() const { return header_.qp_count; }
   uint32_t xrcds() const { return header_.xrcd_count; }
   uint32_t targets() const { return header_.holder_count; }
+  uint32_t groups() const { return header_.group_count; }
+  uint32_t flows() const { return header_.flow_count; }
 
   /**
    * The next creation number of a kind: never 0, never one whose table index is in use, so a number
@@ -112,6 +124,9 @@ class Root {
     uint32_t qp_offset, qp_count, qp_stride;
     uint32_t xrcd_offset, xrcd_count, xrcd_stride;
     uint32_t holder_offset, holder_count, holder_stride;
+    uint32_t group_offset, group_count, group_stride;
+    uint32_t flow_offset, flow_count, flow_stride;
+    uint32_t port_offset, port_stride;
   } header_;
 
   uint32_t incarnation_ = 0;

@@ -10,12 +10,6 @@ namespace millrace::soft {
 
 enum class FlowKind : uint8_t { kNormal = 0, kAllDefault = 1, kMcDefault = 2, kSniffer = 3 };
 
-/** What a rule matches: a field counts where the mask has bits; `value` has no others. */
-struct FlowMatch {
-  PacketFields value = {};
-  PacketFields mask = {};
-};
-
 /** One rule of a port. */
 struct FlowRule {
   FlowMatch match;
@@ -27,7 +21,8 @@ struct FlowRule {
   bool tagged = false;
   uint32_t tag = 0;
   uint32_t qpn = 0;
-  uint32_t record = 0;  ///< where it came from; carried along
+  uint32_t record = 0;  ///< where it came from, and the word of that then; carried along
+  uint64_t word = 0;
 };
 
 /**
@@ -46,7 +41,7 @@ class FlowIndex {
   FlowIndex() = default;
   explicit FlowIndex(std::vector<FlowRule> rules);
 
-  bool empty() const { return rules_.empty(); }
+  bool empty() const { return rules_.empty() && defaults_.empty() && sniffers_.empty(); }
   size_t masks() const { return groups_.size(); }
   const std::vector<FlowRule>& rules() const { return rules_; }
 
@@ -56,7 +51,7 @@ class FlowIndex {
     /** The rule that dropped the frame, if one did. */
     const FlowRule* dropped_by = nullptr;
   };
-  /** Fills `result`, whose memory is used again. `scratch` likewise. */
+  /** Fills `result`, whose memory is used again. */
   void match(const PacketFields& fields, bool multicast, Result* result) const;
 
  private:

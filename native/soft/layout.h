@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "soft/packet.h"
+
 // What lies in shared memory. Every structure is plain data plus lock-free atomics, starts zeroed
 // (the files are fresh), and is read by processes of other builds of the same major version: change
 // a size or an offset and the major version changes with it. Names of processes are (slot,
@@ -40,6 +42,10 @@ inline constexpr uint32_t kMaxRecvSge = 30;  ///< of a QP's own receive queue
 inline constexpr uint32_t kMaxSendSge = 30;
 inline constexpr uint32_t kMaxSrqWr = 16384;  ///< also of a QP's own receive queue
 inline constexpr uint32_t kMaxCqe = 65536;
+inline constexpr uint32_t kGroups = 2048;    ///< attachments of QPs to multicast groups
+inline constexpr uint32_t kFlows = 2048;     ///< flow rules of all ports
+inline constexpr uint32_t kPortRecords = 8;  ///< a device has one port
+inline constexpr uint32_t kDropReasons = 8;
 inline constexpr uint32_t kNumberBits = 24;  ///< QP and SRQ numbers
 inline constexpr uint32_t kNumberMask = (1u << kNumberBits) - 1;
 inline constexpr size_t kUnit = 64;  ///< references count in cache lines
@@ -106,15 +112,21 @@ struct RootHeader {
   uint32_t qp_offset, qp_count, qp_stride, reserved2;
   uint32_t xrcd_offset, xrcd_count, xrcd_stride, reserved3;
   uint32_t holder_offset, holder_count, holder_stride, reserved4;
+  uint32_t group_offset, group_count, group_stride, reserved5;
+  uint32_t flow_offset, flow_count, flow_stride, reserved6;
+  uint32_t port_offset, port_count, port_stride, reserved7;
   uint64_t bytes;  ///< of the whole file
   alignas(64) Word next_incarnation;
   Word next_srqn;
   Word next_qpn;
   Word next_pd;
   Word next_target;
+  Word next_flow;       ///< age of flow rules
+  Word groups_changed;  ///< counts changes of the table, after each (R32)
+  Word flows_changed;
 };
-static_assert(offsetof(RootHeader, next_incarnation) == 128);
-static_assert(sizeof(RootHeader) == 192);
+static_assert(offsetof(RootHeader, next_incarnation) == 192);
+static_assert(sizeof(RootHeader) == 256);
 
 enum class ProcessState : uint32_t { kFree = 0, kLive = 1, kReaping = 2 };
 constexpr uint64_t process_word(ProcessState state, uint32_t incarnation) {
@@ -150,6 +162,47 @@ struct XrcdRecord {
   uint64_t reserved;
 };
 static_assert(sizeof(XrcdRecord) == 32);
+
+/**
+ * A QP's attachment to a multicast group. `owner` is a claim word, see claims.h: 0 free, a
+ * process's name while it is filled in, then live.
+ */
+struct GroupRecord {
+  Word owner;
+  uint8_t gid[16];
+  uint32_t qpn;
+  uint16_t lid;  ///< 0: any
+  uint16_t device;
+  uint64_t reserved[4];
+};
+static_assert(sizeof(GroupRecord) == 64);
+
+/** A flow rule of a device's port; `owner` as above. The counts are the only fields that others
+ * write. */
+struct FlowRecord {
+  Word owner;
+  uint64_t order;
+  uint32_t qpn;
+  uint32_t tag;
+  uint16_t device;
+  uint16_t priority;
+  uint8_t kind;   ///< FlowKind
+  uint8_t flags;  ///< see flow.cc
+  uint16_t reserved0;
+  uint64_t reserved1[4];
+  Word packets;
+  Word bytes;
+  uint64_t reserved2[2];
+  FlowMatch match;
+};
+static_assert(offsetof(FlowRecord, match) == 96);
+static_assert(sizeof(FlowRecord) == 448);
+
+/** What a device's port lost, by DropReason. */
+struct PortRecord {
+  Word drops[kDropReasons];
+};
+static_assert(sizeof(PortRecord) == 64);
 
 enum class Life : uint32_t { kFree = 0, kCreating = 1, kLive = 2, kClosing = 3 };
 
@@ -311,6 +364,9 @@ struct ProcessShared {
   alignas(64) Word faults[kQps / 64];
 };
 static_assert(offsetof(ProcessShared, mrs) == 64);
+
+/** In Entry::flags: `imm` holds the tag of the flow rule that matched. */
+inline constexpr uint8_t kEntryTagged = 0x80;
 
 /** One receive completion on its way from an initiator. */
 struct Entry {

@@ -64,6 +64,12 @@ struct PacketFields {
 static_assert(sizeof(PacketFields) == PacketFields::kWords * 8);
 static_assert(std::has_unique_object_representations_v<PacketFields>);
 
+/** What a rule matches: a field counts where the mask has bits; `value` has no others. */
+struct FlowMatch {
+  PacketFields value = {};
+  PacketFields mask = {};
+};
+
 /** Where things are in a frame, of the outer headers; 0: not there. */
 struct PacketLayout {
   uint32_t ip = 0;

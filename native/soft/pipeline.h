@@ -158,6 +158,11 @@ ibv_wc_status find_srq_peer(Qp& qp, uint32_t srqn, Peer** out, int* error, bool*
 /** The peer of a connected QP. With `queue` also its receive queue and our ring there; without only
  * what one-sided operations need. */
 ibv_wc_status find_connected_peer(Qp& qp, bool queue, Peer** out, int* error, bool* full);
+/**
+ * The receiver of a datagram: a QP of our own type that is ready to receive. It is `qp.target`
+ * then. REM_INV_REQ_ERR: there is none.
+ */
+ibv_wc_status find_datagram_peer(Qp& qp, uint32_t qpn, Peer** out, int* error, bool* full);
 bool peer_is_live(const Peer& peer);
 MILLRACE_COLD void release_park(Peer& peer);
 

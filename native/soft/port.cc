@@ -18,7 +18,7 @@ constexpr uint64_t kLinkLocal = 0xFE80000000000000u;
 constexpr uint16_t kDefaultPkey = 0xFFFF;
 constexpr uint32_t kNamePart = 0x736F6674u;  ///< "soft"
 
-void fill_port(const Context& context, ibv_port_attr* attr) {
+void fill_port(Context& context, ibv_port_attr* attr) {
   const bool ethernet = context.link == Link::kEthernet;
   attr->state = IBV_PORT_ACTIVE;
   attr->max_mtu = IBV_MTU_4096;
@@ -26,6 +26,10 @@ void fill_port(const Context& context, ibv_port_attr* attr) {
   attr->gid_tbl_len = static_cast<int>(gid_count(context.link));
   attr->max_msg_sz = 1u << 31;
   attr->pkey_tbl_len = 1;
+  attr->qkey_viol_cntr = static_cast<uint32_t>(context.process->root()
+                                                   .port(context.device)
+                                                   .drops[static_cast<uint32_t>(DropReason::kQkey)]
+                                                   .load(std::memory_order_relaxed));
   attr->max_vl_num = 1;
   attr->active_width = 2;   // 4X
   attr->active_speed = 32;  // EDR: 4 x 25 Gb/s
@@ -174,6 +178,15 @@ bool mac_of_gid(Link link, const ibv_gid& gid, uint8_t mac[6]) {
   if (device == kDevices) return false;
   device_mac(device, mac);
   return true;
+}
+
+PortCounters read_port_counters(ibv_context* handle) {
+  Context& context = Context::of(handle);
+  const PortRecord& record = context.process->root().port(context.device);
+  PortCounters out;
+  for (uint32_t i = 0; i < kDropReasons; ++i)
+    out.drops[i] = record.drops[i].load(std::memory_order_relaxed);
+  return out;
 }
 
 int query_port_ex(ibv_context* handle, uint8_t port, ibv_port_attr* attr, size_t size) {

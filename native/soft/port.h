@@ -57,6 +57,25 @@ bool is_multicast(const ibv_gid& gid);
  */
 bool mac_of_gid(Link link, const ibv_gid& gid, uint8_t mac[6]);
 
+/** Why a datagram or a frame did not get to a QP; its sender is not told. */
+enum class DropReason : uint32_t {
+  kNoQp = 0,         ///< no QP with that number can receive (or it has another type)
+  kUnreachable = 1,  ///< it is on another port than the address says, or nobody has the address
+  kQkey = 2,         ///< the Q_Key is another one
+  kNoWqe = 3,        ///< nothing was posted
+  kNoRing = 4,       ///< its completion ring or the CQ's directory is full
+  kNoMember = 5,     ///< a group without members
+  kNoRule = 6,       ///< a frame that no rule of the port matches
+  kRule = 7,         ///< a rule says DROP
+};
+
+/** What a port lost since the fabric was made, by DropReason. */
+struct PortCounters {
+  uint64_t drops[8] = {};
+};
+/** The counters of the context's port, over all processes. Any thread. */
+PortCounters read_port_counters(ibv_context* context);
+
 int query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attr);
 int query_port_ex(ibv_context* context, uint8_t port, ibv_port_attr* attr, size_t size);
 int query_gid(ibv_context* context, uint8_t port, int index, ibv_gid* gid);

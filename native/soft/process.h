@@ -18,6 +18,7 @@ namespace millrace::soft {
 
 struct Context;
 struct Cq;
+struct FlowTable;
 struct Mw;
 struct Qp;
 struct ReceiveQueue;
@@ -97,6 +98,9 @@ class Process {
   std::vector<Context*> contexts;
   std::vector<Cq*> cqs;
   std::vector<ReceiveQueue*> queues;
+
+  /** The fabric's flow rules as they were last read. Needs registry(). */
+  std::shared_ptr<const FlowTable> flows;
 
   /** Somebody else has found a QP of ours at fault since attend() last looked (R31). */
   bool wants_attention() const {

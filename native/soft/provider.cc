@@ -10,6 +10,7 @@
 #include "soft/error.h"
 #include "soft/fabric.h"
 #include "soft/import.h"
+#include "soft/mcast.h"
 #include "soft/mr.h"
 #include "soft/process.h"
 #include "soft/qp.h"
@@ -19,9 +20,6 @@
 namespace millrace::soft {
 
 namespace {
-
-int attach_mcast(ibv_qp*, const ibv_gid*, uint16_t) { return EOPNOTSUPP; }
-int detach_mcast(ibv_qp*, const ibv_gid*, uint16_t) { return EOPNOTSUPP; }
 
 constexpr verbs::Provider kProvider = {
     .name = "soft",

@@ -138,6 +138,11 @@ int destroy_qp(ibv_qp* handle) {
   if (forked()) return fail(EPERM, "destroy a QP", "this process was forked");
   Qp* qp = &Qp::of(handle);
   Context& context = *qp->context;
+  const uint32_t steered = qp->steered.load();
+  if (steered != 0) {
+    return fail(EBUSY, "destroy a QP",
+                base::format("%u multicast groups and flows lead to it", steered));  // VERBS 3
+  }
   {
     std::lock_guard list(context.qps_lock);
     std::erase(context.qps, qp);

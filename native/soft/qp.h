@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "base/spinlock.h"
+#include "soft/ah.h"
 #include "soft/cq.h"
 #include "soft/device.h"
+#include "soft/flow.h"
 #include "soft/layout.h"
+#include "soft/mcast.h"
 #include "soft/mr.h"
 #include "soft/peer.h"
 #include "soft/receive_queue.h"
@@ -53,6 +56,8 @@ struct Peer {
   uint64_t posted = 0;   ///< the word of a WQE that we may take
   uint32_t pd = 0;       ///< of the keys in WQEs
   uint32_t rkey_pd = 0;  ///< of the keys in one-sided WRs
+  uint64_t qp_word = 0;  ///< of a datagram's receiver: its record's words when it was resolved
+  uint64_t qp_health = 0;
   ParkEntry* parks = nullptr;
   uint32_t park_count = 0;
   ProcessShared* shared = nullptr;
@@ -125,6 +130,17 @@ struct Qp {
   bool draining = false;        ///< SQD, and the front WR had begun
   bool notify_drained = false;  ///< SQD asked for SQ_DRAINED
   bool last_wqe_told = false;   ///< LAST_WQE_REACHED was raised since the last RESET
+  Route route;                  ///< of a connection: where its address vector leads
+
+  // UD and RAW_PACKET. Needs lock.
+  GroupCache groups;
+  std::shared_ptr<const FlowTable> flows;
+  FlowIndex::Result matched;
+  std::vector<uint8_t> frame;  ///< kMaxFrame bytes
+
+  bool blocks_self = false;             ///< IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
+  std::vector<Attachment> attachments;  ///< needs Process::objects()
+  std::atomic<uint32_t> steered{0};     ///< groups and flows that lead here
 
   bool listed = false;  ///< in Context::waiting; needs Context::waiting_lock
 

@@ -100,6 +100,23 @@ bool attributes_are_ok(Context& context, const ibv_qp_init_attr_ex& attr, std::s
   return true;
 }
 
+uint32_t create_flags(const ibv_qp_init_attr_ex& attr) {
+  return (attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 ? attr.create_flags : 0;
+}
+
+/** What RAW_PACKET needs beside that. */
+base::Status check_raw(const Context& context, const ibv_qp_init_attr_ex& attr) {
+  const auto refuse = [](int code, std::string why) {
+    return base::Status::error(code, "create a QP", std::move(why));
+  };
+  if (attr.qp_type != IBV_QPT_RAW_PACKET) return base::Status::success();
+  if (context.link != Link::kEthernet)
+    return refuse(EOPNOTSUPP, "RAW_PACKET needs an Ethernet port (MILLRACE_SOFT_LINK=ethernet)");
+  if (!may_use_raw_frames())
+    return refuse(EPERM, "this process has no CAP_NET_RAW, which RAW_PACKET needs");
+  return base::Status::success();
+}
+
 /** A QP of this process alone: all types but XRC_RECV. */
 ibv_qp* create_owned(Context& context, ibv_qp_init_attr_ex& attr) {
   Process& process = *context.process;
@@ -107,6 +124,7 @@ ibv_qp* create_owned(Context& context, ibv_qp_init_attr_ex& attr) {
   const char* what = "create a QP";
   std::string why;
   if (!attributes_are_ok(context, attr, &why)) return fail_null(EINVAL, what, why);
+  if (base::Status refused = check_raw(context, attr); !refused.ok()) return fail_null(refused);
   const uint32_t number = root.claim_qp(process.incarnation());
   if (number == 0) {
     return fail_null(
@@ -121,6 +139,8 @@ ibv_qp* create_owned(Context& context, ibv_qp_init_attr_ex& attr) {
   qp->send_cq = &Cq::of(attr.send_cq);
   qp->pd = Pd::of(attr.pd).number;
   qp->sq_sig_all = attr.sq_sig_all != 0;
+  qp->blocks_self = (create_flags(attr) & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) != 0;
+  if (attr.qp_type == IBV_QPT_RAW_PACKET) qp->frame.resize(kMaxFrame);
   qp->cap.max_send_wr = std::max(cap.max_send_wr, 1u);
   qp->cap.max_send_sge = std::max(cap.max_send_sge, 1u);
   qp->cap.max_inline_data = cap.max_inline_data;
@@ -230,9 +250,11 @@ base::Status check_extensions(const ibv_qp_init_attr_ex& attr) {
         EOPNOTSUPP, what,
         base::format("comp_mask %#x has bits that this device does not know", attr.comp_mask));
   }
-  if ((attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && attr.create_flags != 0) {
+  const uint32_t offered = attr.qp_type == IBV_QPT_UD ? IBV_QP_CREATE_BLOCK_SELF_MCAST_LB : 0;
+  if ((create_flags(attr) & ~offered) != 0) {
     return base::Status::error(EOPNOTSUPP, what,
-                               base::format("create_flags %#x are not offered", attr.create_flags));
+                               base::format("create_flags %#x are not offered for this type",
+                                            create_flags(attr) & ~offered));
   }
   if ((attr.comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER) != 0 && attr.max_tso_header != 0)
     return base::Status::error(EOPNOTSUPP, what, "this device has no segmentation offload");
@@ -258,6 +280,8 @@ ibv_qp* create_qp_ex(ibv_context* handle, ibv_qp_init_attr_ex* attr) {
     case IBV_QPT_XRC_SEND:
     case IBV_QPT_RC:
     case IBV_QPT_UC:
+    case IBV_QPT_UD:
+    case IBV_QPT_RAW_PACKET:
       return create_owned(context, *attr);
     case IBV_QPT_XRC_RECV:
       return create_target(context, *attr);

@@ -12,7 +12,7 @@ namespace millrace::soft {
 namespace {
 
 /** Values out of range, and EINVAL's text. */
-bool values_are_ok(const ibv_qp_attr& attr, int mask, std::string* why) {
+bool values_are_ok(const Context& context, const ibv_qp_attr& attr, int mask, std::string* why) {
   const auto bad = [why](const char* name, unsigned value) {
     *why = base::format("%s is %u", name, value);
     return false;
@@ -36,6 +36,13 @@ bool values_are_ok(const ibv_qp_attr& attr, int mask, std::string* why) {
     return bad("max_dest_rd_atomic", attr.max_dest_rd_atomic);
   if ((mask & IBV_QP_AV) != 0 && attr.ah_attr.port_num > 1)
     return bad("ah_attr.port_num", attr.ah_attr.port_num);
+  if ((mask & IBV_QP_AV) != 0 && attr.ah_attr.is_global != 0 &&
+      attr.ah_attr.grh.sgid_index >= gid_count(context.link))
+    return bad("ah_attr.grh.sgid_index", attr.ah_attr.grh.sgid_index);
+  if ((mask & IBV_QP_AV) != 0 && attr.ah_attr.is_global == 0 && context.link == Link::kEthernet) {
+    *why = "ah_attr.is_global is 0; an Ethernet port has no LIDs";
+    return false;
+  }
   return true;
 }
 
@@ -54,6 +61,7 @@ void keep_values(ibv_qp_attr& to, const ibv_qp_attr& from, int mask) {
   if ((mask & IBV_QP_SQ_PSN) != 0) to.sq_psn = from.sq_psn;
   if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) to.max_dest_rd_atomic = from.max_dest_rd_atomic;
   if ((mask & IBV_QP_DEST_QPN) != 0) to.dest_qp_num = from.dest_qp_num;
+  if ((mask & IBV_QP_QKEY) != 0) to.qkey = from.qkey;
 }
 
 /** What others need to know of the attributes. */
@@ -68,7 +76,6 @@ void record_values(QpRecord& record, const ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0)
     record.max_dest_rd_atomic.store(attr.max_dest_rd_atomic);
   if ((mask & IBV_QP_QKEY) != 0) record.qkey.store(attr.qkey);
-  if ((mask & IBV_QP_PORT) != 0) record.port.store(attr.port_num);
   if ((mask & IBV_QP_AV) != 0) record.remote.store(attr.ah_attr.dlid);
 }
 
@@ -123,6 +130,11 @@ int modify_owned(Qp& qp, const ibv_qp_attr& attr, int mask, ibv_qp_state from, i
     return 0;
   }
   record_values(*qp.record, attr, mask);
+  if ((mask & IBV_QP_PORT) != 0) qp.record->port.store(qp.context->device << 8 | attr.port_num);
+  if ((mask & IBV_QP_AV) != 0) {
+    qp.route = route_of(*qp.context, qp.attr.ah_attr);
+    qp.target_word = kUncheckedTarget;
+  }
   if (to == IBV_QPS_RTR && from == IBV_QPS_INIT && (mask & IBV_QP_DEST_QPN) != 0) {
     Root& root = qp.process->root();
     qp.target_number = qp.attr.dest_qp_num;
@@ -156,7 +168,7 @@ int modify_qp(ibv_qp* handle, ibv_qp_attr* attr, int mask) {
   }
   mask = strip_mask(type, mask);
   std::string why;
-  if (!mask_is_ok(type, from, to, mask, &why) || !values_are_ok(*attr, mask, &why))
+  if (!mask_is_ok(type, from, to, mask, &why) || !values_are_ok(*qp.context, *attr, mask, &why))
     return fail(EINVAL, "modify a QP", why);
   keep_values(qp.attr, *attr, mask);
   return qp.is_target() ? modify_target(qp, *attr, mask, to)

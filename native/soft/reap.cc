@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "soft/claims.h"
 #include "soft/step.h"
 
 namespace millrace::soft {
@@ -172,6 +173,11 @@ void reap_process(Root& root, uint32_t slot, uint32_t incarnation, uint64_t* byt
       root.xrcd(i).owner.compare_exchange_strong(mine, 0);
     }
   }
+  for (uint32_t i = 0; i < root.groups(); ++i) reap_claim(root.group(i).owner, owner);
+  for (uint32_t i = 0; i < root.flows(); ++i) reap_claim(root.flow(i).owner, owner);
+  // After the change, and before anybody takes the process for gone (R32).
+  root.header().groups_changed.fetch_add(1);
+  root.header().flows_changed.fetch_add(1);
   step("records reaped");
   for (const std::string& name : names_in(root.folder())) {
     uint32_t s = 0, i = 0;

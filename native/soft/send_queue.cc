@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "soft/datagram.h"
 #include "soft/error.h"
 #include "soft/initiator.h"
 #include "soft/mw.h"
@@ -28,6 +29,10 @@ Outcome run(Qp& qp, const ibv_send_wr& wr) {
     case IBV_QPT_RC:
     case IBV_QPT_UC:
       return run_connected(qp, wr);
+    case IBV_QPT_UD:
+      return run_datagram(qp, wr);
+    case IBV_QPT_RAW_PACKET:
+      return run_frame(qp, wr);
     default:
       return Outcome::failed(IBV_WC_LOC_QP_OP_ERR);
   }
@@ -145,8 +150,9 @@ bool service_has(ibv_qp_type type, const Operation& op) {
     case IBV_QPT_UC:
       return !op.fetches() && !op.atomic_write;
     case IBV_QPT_UD:
-    case IBV_QPT_RAW_PACKET:
       return op.takes_wqe && !op.remote_write && !op.invalidate && !op.local;
+    case IBV_QPT_RAW_PACKET:
+      return op.takes_wqe && !op.remote_write && !op.invalidate && !op.local && !op.immediate;
     default:
       return false;
   }

@@ -9,8 +9,12 @@ namespace {
 
 bool can_receive(uint32_t state) { return state == IBV_QPS_RTR || state == IBV_QPS_RTS; }
 
-/** Whether the path of our connection leads to the port of that QP. There is one port so far. */
-bool path_reaches(const Qp&, const QpRecord&) { return true; }
+/** Whether the path of our connection leads to the port of that QP. */
+bool path_reaches(const Qp& qp, const QpRecord& record) {
+  // On InfiniBand a LID of 0 stands for the port where the QP is, wherever that may be.
+  if (qp.attr.ah_attr.is_global == 0 && qp.attr.ah_attr.dlid == 0) return true;
+  return record.port.load(std::memory_order_relaxed) >> 8 == qp.route.device;
+}
 
 }  // namespace
 
