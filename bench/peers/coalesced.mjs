@@ -1,22 +1,12 @@
 /** A Unix socket with messages collected by hand into writes of 64 KiB: the peer to beat where bytes are small. */
 import { once } from 'node:events';
-import { deframer } from './frames.mjs';
-import { accept, dial, listen } from './socket.mjs';
+import { dial } from './socket.mjs';
+
+export { receiver } from './socket.mjs';
 
 export const title = 'Unix socket, coalesced by hand';
 
 const BLOCK = 64 * 1024;
-
-export async function receiver(spec, payload, take) {
-  const server = await listen(spec);
-  const { fromBytes } = payload;
-  accept(server).then((socket) =>
-    socket.on(
-      'data',
-      deframer((bytes) => take(fromBytes(bytes))),
-    ),
-  );
-}
 
 export async function sender(spec, payload) {
   const socket = await dial(spec);

@@ -68,7 +68,7 @@ describe('process.exit(), an uncaught exception and a crash in the middle of tra
       ['pub', 'victim', 'other'].map((name) => PubSub.start(place, name)),
     );
     for (const sub of [victim!, other!]) sub.tell('subscribe', { channel: 'x' });
-    await pub!.ask('ready', { channel: 'x', subscribers: 2 }, 'ready');
+    await pub!.ask('ready', 'ready', { channel: 'x', subscribers: 2 });
     pub!.tell('publish', { channel: 'x', count: 100_000, pace: 16 });
     victim!.tell('publish', { channel: 'y', count: 100_000 });
     victim!.tell(how, options);
@@ -91,7 +91,7 @@ describe('SIGKILL and its SIGSTOP twin', () => {
       ['pub', 'victim', 'other'].map((name) => PubSub.start(place, name)),
     );
     for (const sub of [victim!, other!]) sub.tell('subscribe', { channel: 'x' });
-    await pub!.ask('ready', { channel: 'x', subscribers: 2 }, 'ready');
+    await pub!.ask('ready', 'ready', { channel: 'x', subscribers: 2 });
     pub!.tell('publish', { channel: 'x', count: 200_000 });
     await pub!.publish({ channel: 'warm', count: 1 });
     victim!.running.kill('SIGKILL');
@@ -100,7 +100,7 @@ describe('SIGKILL and its SIGSTOP twin', () => {
     expect(await other!.heard()).toMatchObject({ 'x pub': whole(200_000) });
     await pub!.until('peer-lost', () => pub!.status('peer-lost').length === 1);
     expect(pub!.status('subscriber-left')).toHaveLength(1);
-    expect(await pub!.ask('resources', {}, 'resources')).toMatchObject({
+    expect(await pub!.ask('resources', 'resources')).toMatchObject({
       peers: 1,
       backlogBytes: 0,
       queuedBytes: 0,
@@ -112,7 +112,7 @@ describe('SIGKILL and its SIGSTOP twin', () => {
   test('a publisher is killed: what had arrived is delivered, then publisher-left, in order', async () => {
     const [victim, sub] = await Promise.all(['victim', 'sub'].map((name) => PubSub.start(place, name)));
     sub!.tell('subscribe', { channel: 'x' });
-    await victim!.ask('ready', { channel: 'x' }, 'ready');
+    await victim!.ask('ready', 'ready', { channel: 'x' });
     victim!.tell('publish', { channel: 'x', count: 10_000_000 });
     await sub!.until('traffic', () => sub!.of('joined').length === 1);
     while (!((await sub!.heard())['x victim']!.count > 1000));
@@ -140,8 +140,8 @@ describe('SIGKILL and its SIGSTOP twin', () => {
     waiting!.tell('subscribe', { channel: 'x', options: small });
     dropping!.tell('subscribe', { channel: 'x', options: { ...small, overflow: 'drop-oldest' } });
     other!.tell('subscribe', { channel: 'y' });
-    await pub!.ask('ready', { channel: 'x', options: { maxQueueBytes: 65_536 }, subscribers: 2 }, 'ready');
-    await pub!.ask('ready', { channel: 'y' }, 'ready');
+    await pub!.ask('ready', 'ready', { channel: 'x', options: { maxQueueBytes: 65_536 }, subscribers: 2 });
+    await pub!.ask('ready', 'ready', { channel: 'y' });
     for (const one of [waiting!, dropping!]) one.running.kill('SIGSTOP');
     pub!.tell('publish', { channel: 'x', options: { maxQueueBytes: 65_536 }, count: 20_000, size: 100 });
     expect(await pub!.publish({ channel: 'y', count: 20_000 })).toMatchObject({

@@ -38,7 +38,7 @@ describe('one publisher, three subscribers, one of them by pattern', () => {
       codec,
       size,
     });
-    await pub!.ask('ready', { channel: 'data.x', options: { codec }, subscribers: 3 }, 'ready');
+    await pub!.ask('ready', 'ready', { channel: 'data.x', options: { codec }, subscribers: 3 });
     const { published, refused } = await pub!.publish({ channel: 'data.x', options: { codec }, count, size });
     expect(published).toBe(count);
     expect(await pub!.drain()).toMatchObject({ complete: true });
@@ -52,7 +52,7 @@ describe('one publisher, three subscribers, one of them by pattern', () => {
 test('a loop of next() that never yields', async () => {
   const [pub, sub] = [await PubSub.start(place, 'pub'), await PubSub.start(place, 'sub')];
   sub.tell('subscribe', { channel: 'x', options: { codec: 'struct' } });
-  await pub.ask('ready', { channel: 'x', options: { codec: 'struct' } }, 'ready');
+  await pub.ask('ready', 'ready', { channel: 'x', options: { codec: 'struct' } });
   const { published, refused } = await pub.publish({
     channel: 'x',
     options: { codec: 'struct' },
@@ -71,7 +71,7 @@ test('a loop of next() that never yields', async () => {
 test('publish() and its receipts', async () => {
   const [pub, ...subs] = await Promise.all(['pub', 'one', 'two'].map((name) => PubSub.start(place, name)));
   for (const sub of subs) sub.tell('subscribe', { channel: 'x' });
-  await pub!.ask('ready', { channel: 'x', subscribers: 2 }, 'ready');
+  await pub!.ask('ready', 'ready', { channel: 'x', subscribers: 2 });
   expect(await pub!.publish({ channel: 'x', count: 2000, how: 'publish' })).toMatchObject({
     published: 2000,
     received: 4000,
@@ -85,7 +85,7 @@ test('everybody to everybody: eight members with two queue pairs each', async ()
   const names = Array.from({ length: 8 }, (_, i) => `m${i}`);
   const members = await Promise.all(names.map((name) => PubSub.start(place, name)));
   for (const one of members) one.tell('subscribe', { channel: 'all' });
-  for (const one of members) await one.ask('ready', { channel: 'all', subscribers: 7 }, 'ready');
+  for (const one of members) await one.ask('ready', 'ready', { channel: 'all', subscribers: 7 });
   for (const one of members) one.tell('publish', { channel: 'all', count: 2000 });
   for (const one of members) await one.until('published', () => one.of('published').length === 1);
   for (const one of members) expect(await one.drain()).toMatchObject({ complete: true });
@@ -95,7 +95,7 @@ test('everybody to everybody: eight members with two queue pairs each', async ()
       names.filter((name) => name !== one.name).map((name) => `all ${name}`),
     );
     for (const each of Object.values(heard)) expect(each).toMatchObject(whole(2000));
-    expect(await one.ask('resources', {}, 'resources')).toMatchObject({
+    expect(await one.ask('resources', 'resources')).toMatchObject({
       qps: 2,
       srqs: 1,
       xrcds: 1,
@@ -109,9 +109,9 @@ test('an own lane: two queue pairs more, and the same promises', async () => {
   const [pub, sub] = [await PubSub.start(place, 'pub'), await PubSub.start(place, 'sub')];
   sub.tell('subscribe', { channel: 'bulk' });
   sub.tell('subscribe', { channel: 'prompt' });
-  await pub.ask('ready', { channel: 'bulk' }, 'ready');
-  await pub.ask('ready', { channel: 'prompt', options: { lane: 'own' } }, 'ready');
-  expect(await pub.ask('resources', {}, 'resources')).toMatchObject({ qps: 4, lanes: 2 });
+  await pub.ask('ready', 'ready', { channel: 'bulk' });
+  await pub.ask('ready', 'ready', { channel: 'prompt', options: { lane: 'own' } });
+  expect(await pub.ask('resources', 'resources')).toMatchObject({ qps: 4, lanes: 2 });
   await Promise.all([
     pub.publish({ channel: 'bulk', count: 5000, size: 2000 }),
     pub.publish({ channel: 'prompt', options: { lane: 'own' }, count: 5000 }),
@@ -130,7 +130,7 @@ test('replay for a member that comes later', async () => {
   await pub.publish({ channel: 'x', options, count: 200 });
   const sub = await PubSub.start(place, 'sub');
   sub.tell('subscribe', { channel: 'x', options });
-  await pub.ask('ready', { channel: 'x', options }, 'ready');
+  await pub.ask('ready', 'ready', { channel: 'x', options });
   await pub.publish({ channel: 'x', options, count: 100 });
   await pub.drain();
   expect(await sub.heard()).toMatchObject({ 'x pub': whole(150, 151) });
@@ -146,7 +146,7 @@ describe('a device that fails: the promises hold', () => {
       ),
     );
     for (const sub of subs) sub.tell('subscribe', { channel: 'x', size: 500 });
-    await pub!.ask('ready', { channel: 'x', subscribers: 2 }, 'ready');
+    await pub!.ask('ready', 'ready', { channel: 'x', subscribers: 2 });
     await pub!.publish({ channel: 'x', count: 10_000, size: 500 });
     expect(await pub!.drain()).toMatchObject({ complete: true });
     for (const sub of subs) expect(await sub.heard()).toMatchObject({ 'x pub': whole(10_000) });

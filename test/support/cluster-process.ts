@@ -1,5 +1,6 @@
 import { join } from 'node:path';
-import { type Place, type Running, root } from './cli-process.js';
+import { type Place, root } from './cli-process.js';
+import { Speaker } from './member-process.js';
 
 const program = join(root, 'test', 'integration', 'programs', 'cluster-member.mjs');
 
@@ -11,35 +12,10 @@ export interface Heard {
   readonly disorder: number;
 }
 
-interface Line {
-  readonly type: string;
-  readonly [field: string]: unknown;
-}
-
 /** A member in a process of its own; see test/integration/programs/cluster-member.mjs. */
-export class Member {
-  readonly running: Running;
-  private read = 0;
-  private readonly events: Line[] = [];
-
-  constructor(
-    place: Place,
-    readonly name: string,
-    ...words: string[]
-  ) {
-    this.running = place.node(program, name, ...words);
-  }
-
-  /** Everything it has said. */
-  get said(): readonly Line[] {
-    const { lines } = this.running;
-    for (; this.read < lines.length; this.read += 1) this.events.push(JSON.parse(lines[this.read]!) as Line);
-    return this.events;
-  }
-
-  /** What it said of this type. */
-  of(type: string): Line[] {
-    return this.said.filter((line) => line.type === type);
+export class Member extends Speaker {
+  constructor(place: Place, name: string, ...words: string[]) {
+    super(place.node(program, name, ...words), name);
   }
 
   /** Waits until it has said this, of that peer if one is given. */

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
-import { type Place, type Running, root } from './cli-process.js';
+import { type Place, root } from './cli-process.js';
+import { type Line, MemberProcess } from './member-process.js';
 
 const program = join(root, 'test', 'integration', 'programs', 'kill-member.mjs');
 
@@ -16,12 +17,6 @@ export interface Heard {
   readonly left: string | null;
 }
 
-interface Line {
-  readonly type: string;
-  // biome-ignore lint/suspicious/noExplicitAny: what the program says
-  readonly [field: string]: any;
-}
-
 export interface MemberOptions {
   readonly join?: object;
   readonly publish?: boolean;
@@ -30,33 +25,13 @@ export interface MemberOptions {
 }
 
 /** A member in a process of its own that publishes all the time; see test/integration/programs/kill-member.mjs. */
-export class Victim {
-  readonly running: Running;
-  #read = 0;
-  readonly #said: Line[] = [];
-
-  constructor(
-    place: Place,
-    readonly name: string,
-    options: MemberOptions = {},
-  ) {
-    this.running = place.node(program, name, JSON.stringify(options));
+export class Victim extends MemberProcess {
+  constructor(place: Place, name: string, options: MemberOptions = {}) {
+    super(place, program, name, options);
   }
 
-  static async start(place: Place, name: string, options: MemberOptions = {}): Promise<Victim> {
-    const one = new Victim(place, name, options);
-    await one.until('up', () => one.of('up').length > 0);
-    return one;
-  }
-
-  of(type: string): Line[] {
-    const { lines } = this.running;
-    for (; this.#read < lines.length; this.#read++) this.#said.push(JSON.parse(lines[this.#read]!) as Line);
-    return this.#said.filter((line) => line.type === type);
-  }
-
-  until(what: string, condition: () => boolean): Promise<void> {
-    return this.running.until(`${this.name}: ${what}`, condition);
+  static start(place: Place, name: string, options: MemberOptions = {}): Promise<Victim> {
+    return new Victim(place, name, options).up();
   }
 
   /** Waits for something about a peer that it says. */
@@ -70,19 +45,6 @@ export class Victim {
     return this.until('progress', () => this.of('progress').length >= before + times);
   }
 
-  tell(what: string, rest: object = {}): void {
-    this.running.write(`${JSON.stringify({ do: what, ...rest })}\n`);
-  }
-
-  async ask(what: string, answer: string, rest: object = {}): Promise<Line> {
-    const before = this.of(answer).length;
-    this.tell(what, rest);
-    await this.until(answer, () => this.of(answer).length > before || this.of('error').length > 0);
-    const error = this.of('error')[0];
-    if (error !== undefined) throw new Error(`${this.name}: ${error.what}: ${error.message}`);
-    return this.of(answer)[before]!;
-  }
-
   rest(): Promise<Line> {
     return this.ask('rest', 'rests');
   }
@@ -93,12 +55,6 @@ export class Victim {
 
   resources(): Promise<Line> {
     return this.ask('resources', 'resources');
-  }
-
-  async leave(): Promise<void> {
-    this.tell('leave');
-    const end = await this.running.finish();
-    if (end.code !== 0) throw new Error(`${this.name} left with ${JSON.stringify(end)}\n${this.running.err}`);
   }
 }
 

@@ -1,13 +1,4 @@
-import {
-  type Codec,
-  CodecError,
-  checkPayload,
-  checkTarget,
-  type DecodeLimits,
-  kindOf,
-  limitsOf,
-  refuseDefinition,
-} from './codec.js';
+import { type Codec, CodecError, checkPayload, checkTarget, kindOf, standalone } from './codec.js';
 import { sources } from './view.js';
 
 /** Up to this many bytes a loop is faster than a call of `set`. */
@@ -28,29 +19,20 @@ function viewOf(value: unknown): Uint8Array {
  * Bytes as they are. Takes any ArrayBufferView or ArrayBuffer; gives a Uint8Array that is a view of the batch the
  * message came in, owned by whoever holds it.
  */
-export const bytes: Codec<Uint8Array> = Object.freeze({
-  name: 'bytes',
-  encoder: () => ({
-    encode(value: Uint8Array, target: Uint8Array, start: number, end: number): number {
-      checkTarget('bytes', target, start, end);
-      const from = viewOf(value);
-      const length = from.length;
-      if (length > end - start) return -1;
-      if (length > SMALL) target.set(from, start);
-      else for (let i = 0, to = start; i < length; ) target[to++] = from[i++]!;
-      return start + length;
-    },
-    takeDefinitions: () => null,
-    allDefinitions: () => [],
-  }),
-  decoder: (given?: Partial<DecodeLimits>) => {
-    const limits = limitsOf(given);
-    return {
-      define: () => refuseDefinition('bytes'),
-      decode(source: Uint8Array, start: number, end: number): Uint8Array {
-        checkPayload('bytes', source, start, end, limits);
-        return new Uint8Array(sources.memory(source), source.byteOffset + start, end - start);
-      },
-    };
+export const bytes: Codec<Uint8Array> = standalone(
+  'bytes',
+  'bytes',
+  (value, target, start, end) => {
+    checkTarget('bytes', target, start, end);
+    const from = viewOf(value);
+    const length = from.length;
+    if (length > end - start) return -1;
+    if (length > SMALL) target.set(from, start);
+    else for (let i = 0, to = start; i < length; ) target[to++] = from[i++]!;
+    return start + length;
   },
-});
+  (source, start, end, limits) => {
+    checkPayload('bytes', source, start, end, limits);
+    return new Uint8Array(sources.memory(source), source.byteOffset + start, end - start);
+  },
+);

@@ -119,12 +119,32 @@ export function checkPayload(
   }
 }
 
-/** For codecs without definitions. */
-export function refuseDefinition(name: string): never {
-  throw new CodecError(
-    'ERR_CODEC_DEFINITION',
-    `${name}: this codec has no record definitions, yet one arrived`,
-  );
+/**
+ * A codec whose payloads stand alone, without record definitions, so that its halves have no state.
+ * @param kind what its messages call it
+ */
+export function standalone<T>(
+  name: string,
+  kind: string,
+  encode: Encoder<T>['encode'],
+  decode: (source: Uint8Array, start: number, end: number, limits: DecodeLimits) => T,
+): Codec<T> {
+  return Object.freeze({
+    name,
+    encoder: () => ({ encode, takeDefinitions: () => null, allDefinitions: () => [] }),
+    decoder: (given?: Partial<DecodeLimits>) => {
+      const limits = limitsOf(given);
+      return {
+        define: () => {
+          throw new CodecError(
+            'ERR_CODEC_DEFINITION',
+            `${kind}: this codec has no record definitions, yet one arrived`,
+          );
+        },
+        decode: (source: Uint8Array, start: number, end: number) => decode(source, start, end, limits),
+      };
+    },
+  });
 }
 
 /** Names a value's kind for messages: `null`, `an array`, `a Map`, `a string`. */

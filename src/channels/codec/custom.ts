@@ -1,13 +1,5 @@
 import { MillraceTypeError } from '../../errors.js';
-import {
-  type Codec,
-  CodecError,
-  checkPayload,
-  checkTarget,
-  kindOf,
-  limitsOf,
-  refuseDefinition,
-} from './codec.js';
+import { type Codec, CodecError, checkPayload, checkTarget, kindOf, standalone } from './codec.js';
 import { sources } from './view.js';
 
 /** What custom() takes. */
@@ -70,43 +62,32 @@ export function custom<T>(given: CustomCodec<T>): Codec<T> {
       );
     }
   }
-  return Object.freeze({
+  return standalone<T>(
     name,
-    encoder: () => ({
-      encode(value: T, target: Uint8Array, start: number, end: number): number {
-        checkTarget(name, target, start, end);
-        const made: unknown = given.encode(value);
-        if (!(made instanceof Uint8Array)) {
-          if (isPromise(made)) made.then(undefined, () => {});
-          const help = isPromise(made) ? ' Codecs are synchronous, since messages keep their order.' : '';
-          throw new CodecError(
-            'ERR_CODEC_VALUE',
-            `${name}: encode() must return a Uint8Array, not ${kindOf(made)}.${help}`,
-          );
-        }
-        if (made.length > end - start) return -1;
-        target.set(made, start);
-        return start + made.length;
-      },
-      takeDefinitions: () => null,
-      allDefinitions: () => [],
-    }),
-    decoder: (limited) => {
-      const limits = limitsOf(limited);
-      return {
-        define: () => refuseDefinition(name),
-        decode(source: Uint8Array, start: number, end: number): T {
-          checkPayload(name, source, start, end, limits);
-          try {
-            return given.decode(
-              new Uint8Array(sources.memory(source), source.byteOffset + start, end - start),
-            );
-          } catch (error) {
-            const what = error instanceof Error ? error.message : String(error);
-            throw new CodecError('ERR_CODEC_MALFORMED', `${name}: decode() threw: ${what}`, { cause: error });
-          }
-        },
-      };
+    name,
+    (value, target, start, end) => {
+      checkTarget(name, target, start, end);
+      const made: unknown = given.encode(value);
+      if (!(made instanceof Uint8Array)) {
+        if (isPromise(made)) made.then(undefined, () => {});
+        const help = isPromise(made) ? ' Codecs are synchronous, since messages keep their order.' : '';
+        throw new CodecError(
+          'ERR_CODEC_VALUE',
+          `${name}: encode() must return a Uint8Array, not ${kindOf(made)}.${help}`,
+        );
+      }
+      if (made.length > end - start) return -1;
+      target.set(made, start);
+      return start + made.length;
     },
-  } satisfies Codec<T>);
+    (source, start, end, limits) => {
+      checkPayload(name, source, start, end, limits);
+      try {
+        return given.decode(new Uint8Array(sources.memory(source), source.byteOffset + start, end - start));
+      } catch (error) {
+        const what = error instanceof Error ? error.message : String(error);
+        throw new CodecError('ERR_CODEC_MALFORMED', `${name}: decode() threw: ${what}`, { cause: error });
+      }
+    },
+  );
 }

@@ -6,8 +6,7 @@ import {
   checkTarget,
   type DecodeLimits,
   kindOf,
-  limitsOf,
-  refuseDefinition,
+  standalone,
 } from './codec.js';
 import { sources, targets } from './view.js';
 
@@ -61,40 +60,31 @@ function checkDepth(source: Uint8Array, start: number, end: number, limits: Deco
 }
 
 /** JSON as UTF-8. What JSON has no form for is lost or refused as JSON.stringify does it. */
-export const json: Codec<unknown> = Object.freeze({
-  name: 'json',
-  encoder: () => ({
-    encode(value: unknown, target: Uint8Array, start: number, end: number): number {
-      checkTarget('json', target, start, end);
-      const text = textOf(value);
-      if (text === null) return -1;
-      const room = end - start;
-      // A UTF-16 unit becomes at most three bytes; only a text that might not fit is measured.
-      if (text.length > room || (text.length * 3 > room && Buffer.byteLength(text) > room)) return -1;
-      return start + targets.buffer(target).write(text, start, room, 'utf8');
-    },
-    takeDefinitions: () => null,
-    allDefinitions: () => [],
-  }),
-  decoder: (given?: Partial<DecodeLimits>) => {
-    const limits = limitsOf(given);
-    return {
-      define: () => refuseDefinition('json'),
-      decode(source: Uint8Array, start: number, end: number): unknown {
-        checkPayload('json', source, start, end, limits);
-        checkDepth(source, start, end, limits);
-        const view = sources.buffer(source);
-        const text = view.toString('utf8', start, end);
-        // What is not UTF-8 turns into U+FFFD, which a text may also have by right.
-        if (text.includes('\ufffd') && !isUtf8(view.subarray(start, end))) {
-          throw new CodecError('ERR_CODEC_MALFORMED', 'json: the payload is not UTF-8');
-        }
-        try {
-          return JSON.parse(text) as unknown;
-        } catch (error) {
-          throw new CodecError('ERR_CODEC_MALFORMED', `json: ${(error as Error).message}`, { cause: error });
-        }
-      },
-    };
+export const json: Codec<unknown> = standalone(
+  'json',
+  'json',
+  (value, target, start, end) => {
+    checkTarget('json', target, start, end);
+    const text = textOf(value);
+    if (text === null) return -1;
+    const room = end - start;
+    // A UTF-16 unit becomes at most three bytes; only a text that might not fit is measured.
+    if (text.length > room || (text.length * 3 > room && Buffer.byteLength(text) > room)) return -1;
+    return start + targets.buffer(target).write(text, start, room, 'utf8');
   },
-});
+  (source, start, end, limits) => {
+    checkPayload('json', source, start, end, limits);
+    checkDepth(source, start, end, limits);
+    const view = sources.buffer(source);
+    const text = view.toString('utf8', start, end);
+    // What is not UTF-8 turns into U+FFFD, which a text may also have by right.
+    if (text.includes('\ufffd') && !isUtf8(view.subarray(start, end))) {
+      throw new CodecError('ERR_CODEC_MALFORMED', 'json: the payload is not UTF-8');
+    }
+    try {
+      return JSON.parse(text) as unknown;
+    } catch (error) {
+      throw new CodecError('ERR_CODEC_MALFORMED', `json: ${(error as Error).message}`, { cause: error });
+    }
+  },
+);

@@ -1,15 +1,4 @@
-import {
-  type Codec,
-  CodecError,
-  checkPayload,
-  checkTarget,
-  type DecodeLimits,
-  type Decoder,
-  type Encoder,
-  kindOf,
-  limitsOf,
-  refuseDefinition,
-} from './codec.js';
+import { type Codec, CodecError, checkPayload, checkTarget, kindOf, standalone } from './codec.js';
 import { type FieldReader, type FieldWriter, fits, readerOf, writerOf } from './struct-field.js';
 import { type Field, type Layout, layoutOf, type StructSpec, type StructValue } from './struct-layout.js';
 import { RANGES, refuse } from './struct-range.js';
@@ -42,43 +31,32 @@ export function struct<const S extends StructSpec>(spec: S): Codec<StructValue<S
 export function structCodec(layout: Layout, mode: StructMode): Codec<Record<string, unknown>> {
   const { size, fingerprint: name } = layout;
   const { write, read } = functionsOf(layout, mode);
-  return Object.freeze({
+  return standalone<Record<string, unknown>>(
     name,
-    encoder(): Encoder<Record<string, unknown>> {
-      return {
-        encode(value, into, start, end) {
-          checkTarget('struct', into, start, end);
-          if (end - start < size) return -1;
-          if (typeof value !== 'object' || value === null) {
-            throw new CodecError(
-              'ERR_CODEC_VALUE',
-              `struct: takes an object with the fields of ${name}, not ${kindOf(value)}`,
-            );
-          }
-          write(targets.data(into), into, into.byteOffset + start, value);
-          return start + size;
-        },
-        takeDefinitions: () => null,
-        allDefinitions: () => [],
-      };
+    'struct',
+    (value, into, start, end) => {
+      checkTarget('struct', into, start, end);
+      if (end - start < size) return -1;
+      if (typeof value !== 'object' || value === null) {
+        throw new CodecError(
+          'ERR_CODEC_VALUE',
+          `struct: takes an object with the fields of ${name}, not ${kindOf(value)}`,
+        );
+      }
+      write(targets.data(into), into, into.byteOffset + start, value);
+      return start + size;
     },
-    decoder(given?: Partial<DecodeLimits>): Decoder<Record<string, unknown>> {
-      const limits = limitsOf(given);
-      return {
-        define: () => refuseDefinition('struct'),
-        decode(from, start, end) {
-          checkPayload('struct', from, start, end, limits);
-          if (end - start !== size) {
-            throw new CodecError(
-              'ERR_CODEC_MALFORMED',
-              `struct: the payload has ${end - start} bytes; ${name} has ${size}`,
-            );
-          }
-          return read(sources.data(from), from.byteOffset + start) as Record<string, unknown>;
-        },
-      };
+    (from, start, end, limits) => {
+      checkPayload('struct', from, start, end, limits);
+      if (end - start !== size) {
+        throw new CodecError(
+          'ERR_CODEC_MALFORMED',
+          `struct: the payload has ${end - start} bytes; ${name} has ${size}`,
+        );
+      }
+      return read(sources.data(from), from.byteOffset + start) as Record<string, unknown>;
     },
-  } satisfies Codec<Record<string, unknown>>);
+  );
 }
 
 function functionsOf(layout: Layout, mode: StructMode): { write: Write; read: Read } {
