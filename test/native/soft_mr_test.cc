@@ -421,6 +421,9 @@ TEST(SoftMr, ImportsThatCanNotBe) {
     EXPECT_EQ(errno, EINVAL);
     close(copy);
   }
+  close(token);
+  owner.say("end");
+  EXPECT_EQ(owner.wait(), 0);
 }
 
 TEST(SoftMr, ImportingFromTheDead) {
