@@ -161,26 +161,29 @@ void Cq::enter_error() {
   raise_cq_event(handle(), IBV_EVENT_CQ_ERR);
 }
 
-void Cq::append(const ibv_wc& wc, const Extras& extras) {
+bool Cq::append(const ibv_wc& wc, const Extras& extras) {
   const uint32_t count = send_count.load(std::memory_order_relaxed);
   if (__builtin_expect(count == sends.size() || in_error.load(std::memory_order_relaxed), 0)) {
     // I3 is the caller's: a CQ smaller than what can complete into it loses completions on every
     // device.
     enter_error();
-    return;
+    return ignores_overrun;
   }
   uint32_t at = send_head + count;
   if (at >= sends.size()) at -= static_cast<uint32_t>(sends.size());
   sends[at] = Completion{wc, extras};
   send_count.store(count + 1);
+  return true;
 }
 
-void Cq::push(const ibv_wc& wc, bool solicited, const Extras& extras) {
+bool Cq::push(const ibv_wc& wc, bool solicited, const Extras& extras) {
+  bool kept = false;
   {
     std::lock_guard guard(lock);
-    append(wc, extras);
+    kept = append(wc, extras);
   }
   notify_own(solicited);
+  return kept;
 }
 
 uint32_t Cq::pending() {

@@ -105,8 +105,8 @@ struct Cq {
   ibv_cq* handle() { return reinterpret_cast<ibv_cq*>(&ex); }
 
   /** Adds a completion of this process: of a send, or a flush. Takes the lock and wakes if armed.
-   */
-  void push(const ibv_wc& wc, bool solicited, const Extras& extras = {});
+   * False: the CQ is overrun and the completion is lost. */
+  bool push(const ibv_wc& wc, bool solicited, const Extras& extras = {});
   /**
    * Moves what is in the rings behind what push() has added so far: a QP's receives that were
    * committed come before its flushed ones. Takes the lock.
@@ -124,7 +124,7 @@ struct Cq {
    * lesson 4). Takes the lock. */
   void purge(uint32_t qpn);
   /** push() without the lock and the waking. Needs lock. */
-  void append(const ibv_wc& wc, const Extras& extras);
+  bool append(const ibv_wc& wc, const Extras& extras);
   /** Makes sure that the ring of this directory entry is mapped and its owner watched. Needs lock.
    */
   RingView* visit(uint32_t index);

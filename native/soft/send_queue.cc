@@ -38,9 +38,10 @@ Outcome run(Qp& qp, const ibv_send_wr& wr) {
   }
 }
 
-void complete(Qp& qp, const ibv_send_wr& wr, const Outcome& out) {
+/** False: the completion is lost, because its CQ is overrun. */
+bool complete(Qp& qp, const ibv_send_wr& wr, const Outcome& out) {
   const bool signaled = qp.sq_sig_all || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
-  if (!signaled && out.status == IBV_WC_SUCCESS) return;
+  if (!signaled && out.status == IBV_WC_SUCCESS) return true;
   ibv_wc wc = {};
   wc.wr_id = wr.wr_id;
   wc.status = out.status;
@@ -48,7 +49,14 @@ void complete(Qp& qp, const ibv_send_wr& wr, const Outcome& out) {
   wc.opcode = operation_of(wr.opcode).sent;
   wc.byte_len = out.bytes;
   wc.qp_num = qp.number;
-  qp.send_cq->push(wc, out.status != IBV_WC_SUCCESS);
+  return qp.send_cq->push(wc, out.status != IBV_WC_SUCCESS);
+}
+
+/** A QP that can't say what became of its work has failed, too. */
+void fail_silenced(Qp& qp) {
+  if (qp.state == IBV_QPS_ERR) return;
+  raise_qp_event(qp.handle(), IBV_EVENT_QP_FATAL);
+  enter_error(qp);
 }
 
 /** Enters the QP in its context's list of those with WRs that wait, or takes it out. */
@@ -88,10 +96,12 @@ void run_waiting(Qp& qp) {
     const Waiting& front = qp.waiting[qp.waiting_head];
     const Outcome out = run(qp, front.wr);
     if (out.waits) break;
-    complete(qp, front.wr, out);
+    const bool told = complete(qp, front.wr, out);
     pop_waiting(qp);
     if (out.status != IBV_WC_SUCCESS) {
       enter_error(qp);
+    } else if (!told) {
+      fail_silenced(qp);
     } else if (qp.draining) {
       drained(qp);
     }
@@ -186,8 +196,9 @@ static int post_list(Qp& qp, ibv_send_wr* wr, ibv_send_wr** bad) {
       }
       continue;
     }
-    complete(qp, *wr, out);
+    const bool told = complete(qp, *wr, out);
     if (__builtin_expect(out.status != IBV_WC_SUCCESS, 0)) enter_error(qp);
+    if (__builtin_expect(!told, 0)) fail_silenced(qp);
   }
   if (__builtin_expect(qp.waiting_count > 0, 0)) run_waiting(qp);
   tell_receivers(qp);

@@ -150,7 +150,4 @@ int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
   return of(qp->context).detach_mcast(qp, gid, lid);
 }
 
-/** Memory of this library is in files of their own; fork needs no preparation. */
-int ibv_fork_init(void) { return 0; }
-
 }  // extern "C"

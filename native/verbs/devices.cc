@@ -91,4 +91,18 @@ ibv_context* ibv_import_device(int fd) {
   return nullptr;
 }
 
+/**
+ * The software device needs no preparation for fork: its memory is files and the program's own
+ * pages, which a child must not use with it anyhow (every verb fails there). The system's may.
+ */
+int ibv_fork_init(void) {
+  const auto* const system = millrace::verbs::system_library().provider;
+  return system != nullptr && system->fork_init != nullptr ? system->fork_init() : 0;
+}
+ibv_fork_status ibv_is_fork_initialized(void) {
+  const auto* const system = millrace::verbs::system_library().provider;
+  return system != nullptr && system->is_fork_initialized != nullptr ? system->is_fork_initialized()
+                                                                     : IBV_FORK_UNNEEDED;
+}
+
 }  // extern "C"

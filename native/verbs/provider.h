@@ -93,6 +93,8 @@ struct Provider {
   void (*unimport_mr)(ibv_mr* mr) = nullptr;
   ibv_dm* (*import_dm)(ibv_context* context, uint32_t handle) = nullptr;
   void (*unimport_dm)(ibv_dm* dm) = nullptr;
+  int (*fork_init)(void) = nullptr;
+  ibv_fork_status (*is_fork_initialized)(void) = nullptr;
   ibv_qp_ex* (*qp_to_qp_ex)(ibv_qp* qp) = nullptr;
   int (*query_ece)(ibv_qp* qp, ibv_ece* ece) = nullptr;
   int (*set_ece)(ibv_qp* qp, ibv_ece* ece) = nullptr;

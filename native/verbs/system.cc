@@ -79,6 +79,8 @@ constexpr Entry kEntries[] = {
     MILLRACE_OPTIONAL(unimport_mr, "ibv_unimport_mr", "IBVERBS_1.10"),
     MILLRACE_OPTIONAL(import_dm, "ibv_import_dm", "IBVERBS_1.13"),
     MILLRACE_OPTIONAL(unimport_dm, "ibv_unimport_dm", "IBVERBS_1.13"),
+    MILLRACE_OPTIONAL(fork_init, "ibv_fork_init", "IBVERBS_1.1"),
+    MILLRACE_OPTIONAL(is_fork_initialized, "ibv_is_fork_initialized", "IBVERBS_1.13"),
     MILLRACE_OPTIONAL(qp_to_qp_ex, "ibv_qp_to_qp_ex", "IBVERBS_1.6"),
     MILLRACE_OPTIONAL(query_ece, "ibv_query_ece", "IBVERBS_1.10"),
     MILLRACE_OPTIONAL(set_ece, "ibv_set_ece", "IBVERBS_1.10"),

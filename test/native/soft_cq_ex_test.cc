@@ -254,7 +254,15 @@ TEST(SoftCqEx, AnOverrunSendCqSaysSoAndStops) {
   EXPECT_EQ(event.event_type, IBV_EVENT_CQ_ERR);
   EXPECT_EQ(event.element.cq, end.send_cq.get());
   ibv_ack_async_event(&event);
-  EXPECT_EQ(ibv_get_async_event(end.context.get(), &event), -1) << "once for each CQ";
+  ASSERT_EQ(ibv_get_async_event(end.context.get(), &event), 0);
+  EXPECT_EQ(event.event_type, IBV_EVENT_QP_FATAL) << "it can't say what became of its work";
+  EXPECT_EQ(event.element.qp, end.initiator.get());
+  ibv_ack_async_event(&event);
+  EXPECT_EQ(ibv_get_async_event(end.context.get(), &event), -1) << "once for each CQ and QP";
+  ibv_qp_attr state = {};
+  ibv_qp_init_attr init = {};
+  ASSERT_EQ(ibv_query_qp(end.initiator.get(), &state, IBV_QP_STATE, &init), 0);
+  EXPECT_EQ(state.qp_state, IBV_QPS_ERR);
   // What it holds can be polled; then both ways of polling say why there is no more.
   ibv_wc wc = {};
   for (uint64_t i = 0; i < 2; ++i) {

@@ -225,6 +225,60 @@ TEST_P(SoftEventsServe, WorkGoesOnWhereverTheProcessWaits) {
   EXPECT_EQ(receiver.wait(), 0);
 }
 
+/** An RC end that sits in ibv_get_async_event() and says what it gets. */
+MILLRACE_CHILD(sleeping_responder) {
+  Connected end;
+  parent.say(base::format("%u %u", end.qpn(), end.mr->rkey));
+  EXPECT_EQ(end.connect(static_cast<uint32_t>(std::stoul(parent.hear()))), 0);
+  parent.say("connected");
+  ibv_async_event event = {};
+  EXPECT_EQ(ibv_get_async_event(end.context, &event), 0);
+  EXPECT_EQ(event.element.qp, end.qp.get());
+  parent.say(base::format("%d %d", event.event_type, end.state()));
+  ibv_ack_async_event(&event);
+  return 0;
+}
+
+// What an initiator finds at the responder reaches a process that does nothing but wait for events.
+TEST(SoftEvents, AFaultWakesAResponderThatWaitsForEvents) {
+  Fabric fabric;
+  Connected end;
+  Child responder("sleeping_responder");
+  unsigned qpn = 0, rkey = 0;
+  ASSERT_EQ(sscanf(responder.hear().c_str(), "%u %u", &qpn, &rkey), 2);
+  responder.say(std::to_string(end.qpn()));
+  ASSERT_EQ(responder.hear(), "connected");
+  ASSERT_EQ(end.connect(qpn), 0);
+  ibv_send_wr wr = end.wr(IBV_WR_RDMA_WRITE, 8);
+  wr.wr.rdma.rkey = rkey ^ 1;
+  EXPECT_EQ(end.run(wr), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(responder.hear(), base::format("%d %d", IBV_EVENT_QP_ACCESS_ERR, IBV_QPS_ERR));
+  EXPECT_EQ(responder.wait(), 0);
+}
+
+TEST(SoftEvents, AQpWaitsForItsEventsAcknowledgement) {
+  Fabric fabric;
+  Connected a, b;
+  ASSERT_EQ(a.connect(b.qpn()), 0);
+  ASSERT_EQ(b.connect(a.qpn()), 0);
+  ibv_send_wr wr = a.wr(IBV_WR_RDMA_WRITE, 8);
+  wr.wr.rdma.rkey = b.mr->rkey ^ 1;
+  EXPECT_EQ(a.run(wr), IBV_WC_REM_ACCESS_ERR);
+  ibv_async_event event = {};
+  ASSERT_EQ(ibv_get_async_event(b.context, &event), 0);
+  EXPECT_EQ(event.event_type, IBV_EVENT_QP_ACCESS_ERR);
+  const uint32_t number = b.qpn();
+  std::atomic<bool> acknowledged{false};
+  std::thread destroyer([&] {
+    EXPECT_EQ(b.qp.close(), 0);
+    EXPECT_TRUE(acknowledged.load());
+  });
+  EXPECT_EQ(event.element.qp->qp_num, number) << "the handle is still good";
+  acknowledged.store(true);
+  ibv_ack_async_event(&event);
+  destroyer.join();
+}
+
 INSTANTIATE_TEST_SUITE_P(Waits, SoftEventsServe,
                          ::testing::Values(Where::kOtherChannel, Where::kAsyncEvents),
                          [](const auto& where) {
