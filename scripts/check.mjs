@@ -1,6 +1,6 @@
 /**
- * `npm run check`: the inner loop, about two minutes from scratch and far less when little changed. Lint, directions,
- * types, the plain C++ tests (incremental) and the unit tests. It installs nothing; `npm test` does.
+ * `npm run check`: the inner loop, within two minutes on two cores once the C++ tests are built. Lint, directions,
+ * types, the plain C++ tests (both incremental) and the unit tests. It installs nothing; `npm test` does.
  */
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';

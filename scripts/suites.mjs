@@ -82,8 +82,53 @@ async function withoutRandomisation() {
   return (await run('setarch', [...args, 'true'])).code === 0 ? ['setarch', ...args] : [];
 }
 
-/** Builds the GoogleTest programs one way and runs each, counting from its JSON report. */
-async function nativeTests(context, folder, sanitize, env) {
+/** Runs one GoogleTest program, counting from its JSON report. */
+async function nativeProgram(context, program, prefix, env) {
+  const total = { passed: 0, failed: 0, skipped: 0, failures: [], shown: '' };
+  const report = `${program}.json`;
+  rmSync(report, { force: true });
+  const line = [...prefix, program, `--gtest_output=json:${report}`];
+  const result = await run(line[0], line.slice(1), {
+    log: context.log,
+    append: true,
+    env: { ...context.env, ...env },
+    limitMs: Math.min(context.left(), 6 * MINUTE),
+  });
+  try {
+    for (const suite of JSON.parse(readFileSync(report, 'utf8')).testsuites) {
+      for (const test of suite.testsuite) {
+        if (test.result === 'SKIPPED' || test.status === 'NOTRUN') total.skipped += 1;
+        else if (test.failures) {
+          total.failed += 1;
+          total.failures.push(`${basename(program)} ${suite.name}.${test.name}`);
+        } else total.passed += 1;
+      }
+    }
+  } catch {
+    // No report: the program ended before its last test, which the exit code shows.
+  }
+  if (result.code !== 0 && total.failed === 0) {
+    total.failed = 1;
+    total.failures.push(
+      `${basename(program)} ended with ${result.timedOut ? 'its time over' : `exit code ${result.code}`}`,
+    );
+  }
+  // The tests that passed say nothing; what is left is the failures and the sanitizer's report.
+  const passing = /^\[ +(RUN|OK) +\].*$|^\[-+\].*$/;
+  const text = result.text
+    .split('\n')
+    .filter(
+      (line, i, all) => !passing.test(line) || (/^\[ +RUN/.test(line) && !/^\[ +OK/.test(all[i + 1] ?? '')),
+    );
+  if (total.failed > 0) total.shown = `${tail(text.join('\n'), 50)}\n`;
+  return total;
+}
+
+/**
+ * Builds the GoogleTest programs one way and runs each.
+ * @param atOnce programs that run at the same time: they mostly wait for children, and each has a place of its own
+ */
+async function nativeTests(context, folder, sanitize, env, atOnce = 1) {
   const built = await cmakeBuild(context, folder, {
     MILLRACE_TESTS: 'ON',
     MILLRACE_SANITIZE: sanitize,
@@ -91,53 +136,30 @@ async function nativeTests(context, folder, sanitize, env) {
     // No NDEBUG: the assertions are part of what is tested.
     CMAKE_CXX_FLAGS_RELWITHDEBINFO: sanitize ? '-O1 -g' : '-O2 -g',
   });
-  if (!built) return { passed: 0, failed: 1, skipped: 0, failures: ['build'] };
   const total = { passed: 0, failed: 0, skipped: 0, failures: [], shown: '' };
+  if (!built) return { ...total, failed: 1, failures: ['build'] };
   const programs = executables(join(folder, 'test', 'native'), /_test$/);
   if (programs.length === 0) return { ...total, failed: 1, failures: ['no *_test program was built'] };
   const prefix = sanitize ? await withoutRandomisation() : [];
-  for (const program of programs) {
-    const report = `${program}.json`;
-    rmSync(report, { force: true });
-    const line = [...prefix, program, `--gtest_output=json:${report}`];
-    const result = await run(line[0], line.slice(1), {
-      log: context.log,
-      append: true,
-      env: { ...context.env, ...env },
-      limitMs: Math.min(context.left(), 6 * MINUTE),
-    });
-    let failed = 0;
-    try {
-      for (const suite of JSON.parse(readFileSync(report, 'utf8')).testsuites) {
-        for (const test of suite.testsuite) {
-          if (test.result === 'SKIPPED' || test.status === 'NOTRUN') total.skipped += 1;
-          else if (test.failures) {
-            failed += 1;
-            total.failures.push(`${basename(program)} ${suite.name}.${test.name}`);
-          } else total.passed += 1;
-        }
-      }
-    } catch {
-      // No report: the program ended before its last test, which the exit code shows.
-    }
-    if (result.code !== 0 && failed === 0) {
-      failed = 1;
-      total.failures.push(
-        `${basename(program)} ended with ${result.timedOut ? 'its time over' : `exit code ${result.code}`}`,
-      );
-    }
-    total.failed += failed;
-    // The tests that passed say nothing; what is left is the failures and the sanitizer's report.
-    const passing = /^\[ +(RUN|OK) +\].*$|^\[-+\].*$/;
-    const text = result.text
-      .split('\n')
-      .filter(
-        (line, i, all) => !passing.test(line) || (/^\[ +RUN/.test(line) && !/^\[ +OK/.test(all[i + 1] ?? '')),
-      );
-    if (failed > 0) total.shown += `${tail(text.join('\n'), 50)}\n`;
+  const results = [];
+  const left = programs.entries();
+  const work = async () => {
+    for (const [at, program] of left) results[at] = await nativeProgram(context, program, prefix, env);
+  };
+  await Promise.all(Array.from({ length: atOnce }, work));
+  for (const one of results) {
+    for (const count of ['passed', 'failed', 'skipped']) total[count] += one[count];
+    total.failures.push(...one.failures);
+    total.shown += one.shown;
   }
   return total;
 }
+
+/** The compiler on a project, which remembers what it has checked: the second time it looks at what has changed. */
+const typesOf = (project) => [
+  'node_modules/typescript/bin/tsc',
+  ...['-p', project, '--incremental', '--tsBuildInfoFile', join(root, 'build', 'types', `${project}.info`)],
+];
 
 /** Runs one project of vitest.config.mts and counts from its JSON report. */
 async function vitest(context, project, extra = []) {
@@ -327,9 +349,9 @@ export const SUITES = [
     limit: 5,
     run: (context) =>
       checks(context, [
-        ['src', node, ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.json', '--noEmit']],
-        ['tests', node, ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.test.json']],
-        ['examples', node, ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.examples.json']],
+        ['src', node, [...typesOf('tsconfig.json'), '--noEmit']],
+        ['tests', node, typesOf('tsconfig.test.json')],
+        ['examples', node, typesOf('tsconfig.examples.json')],
       ]),
   },
   {
@@ -350,7 +372,7 @@ export const SUITES = [
     title: 'C++ tests',
     tools: ['compiler', 'cmake', 'make', 'verbs', 'gtest'],
     limit: 12,
-    run: (context) => nativeTests(context, join(root, 'build', 'tests'), '', {}),
+    run: (context) => nativeTests(context, join(root, 'build', 'tests'), '', {}, 2),
   },
   {
     name: 'unit',
