@@ -11,6 +11,7 @@ namespace millrace::addon {
  */
 napi_value flush(napi_env env, napi_callback_info info);
 napi_value poll(napi_env env, napi_callback_info info);
+napi_value linger(napi_env env, napi_callback_info info);
 napi_value arm(napi_env env, napi_callback_info info);
 
 Napi::Value open(const Napi::CallbackInfo& info);

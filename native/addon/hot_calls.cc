@@ -72,6 +72,28 @@ napi_value poll(napi_env env, napi_callback_info info) {
   return result;
 }
 
+napi_value linger(napi_env env, napi_callback_info info) {
+  napi_value arguments[2];
+  size_t count = 2;
+  void* data = nullptr;
+  int32_t handle = 0;
+  int32_t micros = 0;
+  napi_get_cb_info(env, info, &count, arguments, nullptr, &data);
+  if (napi_get_value_int32(env, arguments[0], &handle) != napi_ok) {
+    return throw_type(env, "linger", "handle", "a number");
+  }
+  if (napi_get_value_int32(env, arguments[1], &micros) != napi_ok) {
+    return throw_type(env, "linger", "micros", "a number");
+  }
+  OpenMember* open = static_cast<Environment*>(data)->find(handle);
+  if (open == nullptr) return throw_closed(env, "linger");
+  if (micros < 0) return throw_range(env, "linger", "micros", "0 or more");
+  napi_value result = nullptr;
+  napi_create_uint32(
+      env, static_cast<uint32_t>(open->member->linger(static_cast<uint32_t>(micros))), &result);
+  return result;
+}
+
 napi_value arm(napi_env env, napi_callback_info info) {
   napi_value arguments[1];
   size_t count = 1;

@@ -32,6 +32,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   exports.Set("abi", kAbi);
   add_hot(env, exports, "flush", flush, environment);
   add_hot(env, exports, "poll", poll, environment);
+  add_hot(env, exports, "linger", linger, environment);
   add_hot(env, exports, "arm", arm, environment);
 
   using Call = Napi::Value (*)(const Napi::CallbackInfo&);

@@ -31,6 +31,15 @@ namespace millrace::transport {
 inline int close_xrcd(ibv_xrcd* xrcd) { return ibv_close_xrcd(xrcd); }
 using XrcdOwner = verbs::Owner<ibv_xrcd, close_xrcd>;
 
+/** Tells the CPU that this is a loop that waits. */
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 /** A row of `sends` that waits for its flush to end. */
 struct PendingRun {
   uint32_t offset, bytes, records;
@@ -131,6 +140,7 @@ class Member::Core final : public LaneSink {
 
   // receive.cc
   uint32_t poll(std::span<uint8_t> target, size_t offset, uint32_t max_frames);
+  Lingered linger(uint32_t micros);
 
   // rearm.cc
   void tunnel(uint32_t peer, std::span<const uint8_t> message);
@@ -256,6 +266,7 @@ class Member::Core final : public LaneSink {
   std::deque<Event> events_;
   std::vector<Due> due_;
   bool armed_ = false;
+  uint32_t looks_ = 1;  ///< of linger(), before it gives the CPU away
   // Of the poll that is running.
   uint32_t event_rows_ = 0;
   size_t cursor_ = 0;       ///< where in the target the next bytes go

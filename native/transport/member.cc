@@ -80,6 +80,7 @@ uint32_t Member::flush(uint32_t rows) { return core_->flush(rows); }
 uint32_t Member::poll(std::span<uint8_t> target, size_t offset, uint32_t max_frames) {
   return core_->poll(target, offset, max_frames);
 }
+Lingered Member::linger(uint32_t micros) { return core_->linger(micros); }
 bool Member::arm() { return core_->arm(); }
 int Member::fd() const { return core_->fd(); }
 void Member::tunnel(uint32_t peer, std::span<const uint8_t> message) {

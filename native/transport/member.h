@@ -26,6 +26,13 @@ inline constexpr uint32_t kMaxSlotBytes = 1 << 20;
 inline constexpr size_t kOfferBytes = 64;      ///< size of an offer blob
 inline constexpr size_t kMaxTunnelBytes = 64;  ///< upper bound of a tunnel message
 
+/** What linger() saw. */
+enum class Lingered : uint32_t {
+  kNothing = 0,
+  kSomething = 1,  ///< something may be there: poll()
+  kTaken = 2,      ///< nothing came, and other work had this CPU for long
+};
+
 /** Kinds of rows in `events`; the peer is -1 where none is concerned. */
 enum class EventKind : int32_t {
   kFrame = 1,      ///< [offset, length, records, lane, seqLo, seqHi]
@@ -201,6 +208,12 @@ class Member {
    * goes on with the backlog. Returns the number of rows.
    */
   uint32_t poll(std::span<uint8_t> target, size_t offset, uint32_t max_frames);
+
+  /**
+   * Looks for completions again and again for at most `micros` microseconds, and gives the CPU away
+   * in between to whoever waits for it. For a thread that has nothing else to do; not while armed.
+   */
+  Lingered linger(uint32_t micros);
 
   /** Arms the completion channel and looks again (R7). True: nothing is pending, sleep on fd().
    * False: poll again. */

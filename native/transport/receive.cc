@@ -1,6 +1,9 @@
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "transport/core.h"
 
 /** Poll: completions become frames in the target, and slots are posted again. */
@@ -8,6 +11,15 @@ namespace millrace::transport {
 namespace {
 
 constexpr uint32_t kPollBatch = 64;
+/** Nobody lingers for longer, whatever is asked: the event loop waits meanwhile. */
+constexpr uint32_t kMaxLingerMicros = 1000;
+/** Looks at the ring between two looks at the clock and at the rest. */
+constexpr uint32_t kLooks = 64;
+constexpr uint32_t kFewLooks = 2;
+/** A CPU that was given away and comes back within this was wanted by nobody. */
+constexpr uint64_t kSomebodyRanNs = 2500;
+/** Who is away for so long lost the CPU to work that has nothing to do with us. */
+constexpr uint64_t kTakenNs = 300'000;
 
 size_t aligned(size_t offset) { return (offset + (kRecordAlign - 1)) & ~size_t{kRecordAlign - 1}; }
 
@@ -120,6 +132,36 @@ uint32_t Member::Core::poll(std::span<uint8_t> target, size_t offset, uint32_t m
   check_invariants();
 #endif
   return event_rows_;
+}
+
+/**
+ * A turn of an event loop costs microseconds, a look at a ring tens of nanoseconds. What else only
+ * polling moves on (credits, a lane to re-arm) is poll()'s matter, so then this does not wait.
+ */
+Lingered Member::Core::linger(uint32_t micros) {
+  if (closed_ || armed_ || anything_pending() || !active_.empty() || held_ > 0 || !due_.empty()) {
+    return Lingered::kSomething;
+  }
+  uint64_t now = base::now_ns();
+  const uint64_t until = now + uint64_t{std::min(micros, kMaxLingerMicros)} * 1000;
+  for (;;) {
+    for (uint32_t look = 0; look < looks_; ++look) {
+      if (collect(kPollBatch) > 0) return Lingered::kSomething;
+      relax();
+    }
+    if (harvest_all()) return Lingered::kSomething;
+    const uint64_t before = base::now_ns();
+    if (before >= until) return Lingered::kNothing;
+    // Where there are fewer CPUs than who polls, the other side may need this one. If somebody did
+    // run meanwhile it is given away sooner the next time.
+    sched_yield();
+    const uint64_t last = now;
+    now = base::now_ns();
+    looks_ = now - before > kSomebodyRanNs ? kFewLooks : std::min(looks_ * 2, kLooks);
+    if (now - last > kTakenNs) {
+      return collect(kPollBatch) > 0 ? Lingered::kSomething : Lingered::kTaken;
+    }
+  }
 }
 
 Member::Core::Took Member::Core::bad_frame(int32_t peer, FaultReason reason) {

@@ -13,14 +13,6 @@ namespace {
 constexpr uint32_t kMaxSpins = 256;
 constexpr uint32_t kProbeSpins = 16;
 
-inline void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 }  // namespace
 
 Destination& Member::Core::destination(Peer& peer, uint32_t lane) {

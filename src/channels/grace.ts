@@ -1,39 +1,49 @@
-/** Grace of the adaptive mode: polling goes on for so long after the last activity. */
-const GRACE_MS = 0.1;
-/** After so many graces in a row in which nothing came, most are left out. */
+/** Polling goes on for so long after the last activity. */
+export const GRACE_MS = 0.1;
+/** A message that came within so long would have been found by polling: the time that a wake-up takes is part of it. */
+const NEAR_MS = GRACE_MS + 0.05;
+/** So many messages in a row that were far apart and polling is left out; one that was near brings it back. */
 const PATIENCE = 8;
-/** One in so many is then tried nevertheless: times change. */
-const RETRY = 32;
+
+/** When other work took the CPU from one who polls, polling rests for so long, doubled each time within FORGET_MS. */
+const REST_MS = 10;
+const MOST_REST_MS = 640;
+const FORGET_MS = 2000;
 
 /**
- * Decides whether a member goes on polling a little before it sleeps. Polling pays off where an answer comes within
- * microseconds; where it does not (messages are rare, or the CPU that we poll on is the one that the other side needs), it
- * only burns time. So it is judged by what it found.
+ * Decides whether a member goes on polling a little before it sleeps. Polling pays off where the next message comes within
+ * microseconds; where messages are rare it only burns time. So it is judged by the gaps between them, which are seen whether
+ * it polled or slept: the first near one after a long time brings polling back.
  */
 export class Grace {
-  #since = 0;
-  #polling = false;
-  /** Graces in a row that found nothing. */
-  #vain = 0;
-  #skipped = 0;
+  #since = Number.NEGATIVE_INFINITY;
+  #patience = PATIENCE;
+  #disturbedAt = Number.NEGATIVE_INFINITY;
+  #rest = 0;
 
-  /** Something happened. */
-  active(now: number): void {
+  /** Something came, at `now`, and is dealt with. */
+  came(now: number): void {
+    if (now - this.#since < NEAR_MS) {
+      if (this.#patience < PATIENCE) this.#patience++;
+    } else if (this.#patience > 0) this.#patience--;
+  }
+
+  /**
+   * While it polled other work had the CPU for long. One who sleeps is put before such work when it is woken, one who polls
+   * waits behind it: so it rests.
+   */
+  disturbed(now: number): void {
+    this.#rest = now - this.#disturbedAt > FORGET_MS ? REST_MS : Math.min(2 * this.#rest, MOST_REST_MS);
+    this.#disturbedAt = now;
+  }
+
+  /** What came has been dealt with: the gap to the next begins. */
+  done(now: number): void {
     this.#since = now;
-    if (this.#polling) this.#vain = 0;
-    this.#polling = false;
   }
 
   /** Nothing is to be done: whether to poll again rather than to sleep. */
   goesOn(now: number): boolean {
-    if (!this.#polling) {
-      if (this.#vain >= PATIENCE && ++this.#skipped % RETRY !== 0) return false;
-      this.#polling = true;
-      return true;
-    }
-    if (now - this.#since < GRACE_MS) return true;
-    this.#polling = false;
-    this.#vain++;
-    return false;
+    return this.#patience > 0 && now - this.#since < GRACE_MS && now - this.#disturbedAt >= this.#rest;
   }
 }

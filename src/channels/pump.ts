@@ -1,4 +1,5 @@
 import { availableParallelism } from 'node:os';
+import { LINGERED } from '../native/binding.js';
 import type { Clock, Scheduled } from './clock.js';
 import { Grace } from './grace.js';
 import type { Transport } from './transport.js';
@@ -18,6 +19,15 @@ export const TURN_MS = 1;
  * wait for the whole turn, and the two sides would take turns in place of working at the same time.
  */
 const SLICE_MS = 0.15;
+/**
+ * A turn that polls looks for so long natively: a turn of the event loop costs microseconds, a look much less than one.
+ * Whatever else the loop has to do waits for so long at most.
+ */
+const LINGER_MICROS = 20;
+/** A turn that came later than this after it was asked for: the event loop has other work, and polling must not delay it. */
+const PROMPT_MS = 0.01;
+/** Where a delivery took so long another look follows within the turn: more will have come. */
+const AGAIN_MS = 0.02;
 /** One turn delivers at most so many messages. */
 export const TURN_MESSAGES = 4096;
 /** What only polling moves on is looked after at least this often. */
@@ -44,6 +54,8 @@ export interface PumpWork {
  */
 export class Pump {
   #flushQueued = false;
+  /** When the pending turn was asked for, if it may wait natively for what comes; else 0. */
+  #waitsSince = 0;
   #turn: Scheduled | null = null;
   #fallback: Scheduled | null = null;
   #sleeping = false;
@@ -122,6 +134,8 @@ export class Pump {
   #flush(): void {
     this.#flushQueued = false;
     if (this.#closed) return;
+    // Whoever publishes from the event loop, not from within a turn, has something to do there.
+    if (this.transport.pending) this.#waitsSince = 0;
     try {
       this.work.endOfTurn();
     } catch (error) {
@@ -137,30 +151,52 @@ export class Pump {
     this.#inTurn = true;
     let busy = false;
     let delivered = false;
-    const deadline = this.clock.now() + TURN_MS;
+    const waits = this.#waitsSince;
+    let now = this.clock.now();
+    if (waits > 0 && now - waits < PROMPT_MS) {
+      const lingered = this.transport.linger(LINGER_MICROS);
+      now = this.clock.now();
+      if (lingered === LINGERED.TAKEN) this.#grace.disturbed(now);
+    }
+    const deadline = now + TURN_MS;
+    let since: number;
     try {
-      // Polling more than once a turn: a batch holds only a few frames.
+      // Polling more than once a turn: a batch holds only a few frames, and while they are delivered more come.
       do {
+        since = now;
         const polled = this.transport.poll();
-        delivered = this.work.deliver(Math.min(deadline, this.clock.now() + SLICE_MS), !busy);
+        delivered = this.work.deliver(Math.min(deadline, now + SLICE_MS), !busy);
         this.work.endOfTurn();
         if (!polled && !delivered) break;
+        if (!busy) this.#grace.came(now);
         busy = true;
-      } while (!this.#closed && this.clock.now() < deadline && (delivered || this.transport.frames.empty));
+        now = this.clock.now();
+      } while (
+        !this.#closed &&
+        now < deadline &&
+        (this.transport.frames.empty ? now - since >= AGAIN_MS : delivered)
+      );
       this.#inTurn = false;
-      if (!this.#closed) this.#decide(busy);
+      if (!this.#closed) this.#decide(busy, now);
     } catch (error) {
       this.#inTurn = false;
       this.work.failed(error);
     }
   }
 
-  #decide(busy: boolean): void {
-    const now = this.clock.now();
-    if (busy) this.#grace.active(now);
-    if (busy || !this.transport.frames.empty) return this.#nextTurn();
-    if (this.mode === 'spin' && this.work.members() <= this.cpus) return this.#nextTurn();
-    if (this.mode !== 'event' && this.#grace.goesOn(now)) return this.#nextTurn();
+  #decide(busy: boolean, now: number): void {
+    if (busy) this.#grace.done(now);
+    const stays =
+      (this.mode === 'adaptive' && this.#grace.goesOn(now)) ||
+      (this.mode === 'spin' && (this.#grace.goesOn(now) || this.work.members() <= this.cpus));
+    this.#waitsSince = 0;
+    if (!this.transport.frames.empty) return this.#nextTurn();
+    if (stays) {
+      // After a busy turn, too: what the subscribers have set going runs before the next one.
+      this.#waitsSince = now;
+      return this.#nextTurn();
+    }
+    if (busy) return this.#nextTurn();
     if (!this.transport.arm()) return this.#nextTurn();
     this.#sleeping = true;
     this.transport.sleep(true);

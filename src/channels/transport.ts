@@ -3,6 +3,7 @@ import {
   EVENT,
   EVENT_STRIDE,
   FLUSH,
+  LINGERED,
   type Native,
   type NativeBuffers,
   PEER,
@@ -149,7 +150,8 @@ export class Transport {
         const rows = this.native.poll(this.handle, this.#batch.bytes, this.#at, FRAMES_A_POLL);
         if (rows === 0) return any;
         any = true;
-        if (!this.#take(rows)) return any;
+        // Fewer than were asked for: at this moment there are no more.
+        if (!this.#take(rows) && rows < FRAMES_A_POLL) return true;
       }
     } catch (error) {
       return this.#broken(error);
@@ -160,6 +162,20 @@ export class Transport {
   drain(): void {
     // Bounded, since others go on sending meanwhile: an inbox never holds more than its slots.
     for (let polls = 0; polls < MAX_POLLS && this.poll(); polls++);
+  }
+
+  /**
+   * Waits natively for something to poll, for at most so many microseconds. The event loop waits, too.
+   * @returns one of LINGERED
+   */
+  linger(micros: number): number {
+    if (this.closed) return LINGERED.NOTHING;
+    try {
+      return this.native.linger(this.handle, micros);
+    } catch (error) {
+      this.#broken(error);
+      return LINGERED.NOTHING;
+    }
   }
 
   // ---- sleeping ------------------------------------------------------------------------------------------------------

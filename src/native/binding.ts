@@ -78,6 +78,15 @@ export const FLUSH = {
   PROGRESS: 2,
 } as const;
 
+/** What `linger` returns. */
+export const LINGERED = {
+  NOTHING: 0,
+  /** Something may be there: poll. */
+  SOMETHING: 1,
+  /** Nothing came, and other work had the CPU for long: whoever polls loses there, whoever sleeps is woken. */
+  TAKEN: 2,
+} as const;
+
 /** Indexes in `counters`. All only grow, except `BACKLOG_BYTES`. */
 export const COUNTER = {
   /** Cumulative position (bytes) up to which the arena is free again. */
@@ -337,6 +346,12 @@ export interface Native {
    * @returns the number of rows written; 0 when there was nothing.
    */
   poll(handle: number, target: Uint8Array, offset: number, maxFrames: number): number;
+
+  /**
+   * Looks for completions for at most `micros` microseconds (1000 at most) while the event loop waits, and gives the CPU
+   * away in between. @returns one of {@link LINGERED}
+   */
+  linger(handle: number, micros: number): number;
 
   /** Arms the completion channel, fences and looks again (R7). @returns true: may sleep on the fd; false: poll again. */
   arm(handle: number): boolean;

@@ -61,6 +61,32 @@ TEST(Member, ManySmallRecordsBothWaysInOrderNoneLost) {
   EXPECT_EQ(static_cast<uint64_t>(a.peer(ab, kRowsAccepted)), a.rows_sent(ab));
 }
 
+TEST(Member, LingeringFindsWhatLandsTakesNothingAndEndsWithItsTime) {
+  Domain domain;
+  Node a(domain, 104), b(domain, 105);
+  ASSERT_TRUE(a.ok() && b.ok());
+  const auto [ab, ba] = connect(a, b);
+  ASSERT_TRUE(run({&a, &b}, [] { return true; }));
+  while (b.poll() > 0) {
+  }
+  EXPECT_NE(b.member().linger(50), Lingered::kSomething);
+  a.send({ab}, 1, 64);
+  (void)a.flush();
+  EXPECT_EQ(b.member().linger(1'000'000), Lingered::kSomething);
+  EXPECT_EQ(b.member().linger(1'000'000), Lingered::kSomething) << "it is still there";
+  EXPECT_GT(b.poll(), 0u);
+  EXPECT_EQ(b.stream(ba, 1).last, 1u);
+  // While armed the descriptor tells; lingering would take the completion away from it.
+  while (!b.member().arm()) (void)b.poll();
+  EXPECT_EQ(b.member().linger(1'000'000), Lingered::kSomething);
+  a.send({ab}, 1, 64);
+  (void)a.flush();
+  pollfd ready{b.member().fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ready, 1, 10'000), 1);
+  EXPECT_GT(b.poll(), 0u);
+  EXPECT_EQ(b.stream(ba, 1).last, 2u);
+}
+
 TEST(Member, FanOutGathersOncePerRecord) {
   Domain domain;
   std::vector<std::unique_ptr<Node>> nodes;

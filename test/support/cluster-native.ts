@@ -140,6 +140,9 @@ export class ClusterNative implements Native {
   poll(): number {
     return 0;
   }
+  linger(): number {
+    return 0;
+  }
   arm(): boolean {
     return true;
   }

@@ -184,6 +184,7 @@ export class FakeFabric {
       },
       flush: (handle, rows) => fabric.#flush(get(handle), rows),
       poll: (handle, target, offset, maxFrames) => fabric.#poll(get(handle), target, offset, maxFrames),
+      linger: (handle) => Number(get(handle).inbox.length > 0),
       arm(handle) {
         const found = get(handle);
         if (found.inbox.length > 0 || found.faults.length > 0) return false;

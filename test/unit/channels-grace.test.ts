@@ -1,36 +1,57 @@
 import { expect, test } from 'vitest';
-import { Grace } from '../../src/channels/grace.js';
+import { GRACE_MS, Grace } from '../../src/channels/grace.js';
 
-/** Turns that a grace lasts when nothing comes, 10 us a turn. */
-function turns(grace: Grace, from: number): number {
-  grace.active(from);
+/** A message at `at`, dealt with at once. @returns turns that it then goes on polling if nothing comes, 10 us a turn */
+function message(grace: Grace, at: number): number {
+  grace.came(at);
+  grace.done(at);
   let n = 0;
-  while (grace.goesOn(from + n * 0.01)) n++;
+  while (grace.goesOn(at + n * 0.01)) n++;
   return n;
 }
 
 test('goes on polling for 100 us after the last activity', () => {
-  expect(turns(new Grace(), 5)).toBeGreaterThanOrEqual(10);
-  expect(turns(new Grace(), 5)).toBeLessThanOrEqual(12);
+  expect(message(new Grace(), 5)).toBeGreaterThanOrEqual(9);
+  expect(message(new Grace(), 5)).toBeLessThanOrEqual(11);
+  expect(new Grace().goesOn(5)).toBe(false);
 });
 
-test('polling that is in vain again and again is left out, but for a try now and then', () => {
+test('with messages far apart polling is left out altogether', () => {
   const grace = new Grace();
-  const lengths = Array.from({ length: 8 + 64 }, (_, i) => turns(grace, i));
-  expect(lengths.slice(0, 8).every((n) => n >= 10)).toBe(true);
-  expect(lengths.slice(8).filter((n) => n > 0)).toHaveLength(2);
+  const lengths = Array.from({ length: 100 }, (_, i) => message(grace, i * 10));
+  expect(lengths.slice(0, 7).every((n) => n > 0)).toBe(true);
+  expect(lengths.slice(8).every((n) => n === 0)).toBe(true);
 });
 
-test('and comes back as soon as it pays off', () => {
+test('one that comes soon brings it back, also to who slept', () => {
   const grace = new Grace();
-  for (let i = 0; i < 20; i++) turns(grace, i);
-  let at = 100;
-  // Something comes while it polls, in one of its tries.
-  for (;;) {
-    grace.active(at);
-    if (grace.goesOn(at)) break;
-    at++;
+  for (let i = 0; i < 100; i++) message(grace, i * 10);
+  expect(message(grace, 2000)).toBe(0);
+  expect(message(grace, 2000 + GRACE_MS)).toBeGreaterThan(8);
+});
+
+test('bursts keep it: a long gap now and then is no reason', () => {
+  const grace = new Grace();
+  for (let burst = 0; burst < 50; burst++) {
+    for (let i = 0; i < 5; i++) expect(message(grace, burst * 10 + i * 0.05)).toBeGreaterThan(8);
   }
-  expect(turns(grace, at + 0.05)).toBeGreaterThanOrEqual(10);
-  expect(turns(grace, at + 1)).toBeGreaterThanOrEqual(10);
+});
+
+test('rests when other work had the CPU meanwhile, longer each time, and forgets that', () => {
+  const grace = new Grace();
+  let at = 0;
+  const rest = () => {
+    grace.disturbed(at);
+    const from = at;
+    for (;;) {
+      at += 0.05;
+      if (message(grace, at) > 0) return at - from;
+    }
+  };
+  const rests = Array.from({ length: 9 }, rest);
+  expect(rests[0]).toBeLessThan(11);
+  for (let i = 1; i < 7; i++) expect(rests[i]! / rests[i - 1]!).toBeCloseTo(2, 1);
+  expect(rests[8]).toBeLessThan(650);
+  at += 5000;
+  expect(rest()).toBeLessThan(11);
 });

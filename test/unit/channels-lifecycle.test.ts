@@ -502,9 +502,22 @@ test('modes: adaptive polls for its grace and then sleeps; spin never does', asy
   const world = new World();
   const modes = ['adaptive', 'spin'] as const;
   const [a, s] = [await world.join('one', { mode: modes[0] }), await world.join('two', { mode: modes[1] })];
+  const other = await world.join('one');
   const polls = (member: typeof a) => world.fabric.handleOf(member.incarnation).counters[13]!;
-  for (let i = 0; i < 20; i++) world.runOne();
-  expect(polls(a)).toBeGreaterThan(3); // the clock stands still, hence still in its grace
+  const some = async (turns: number) => {
+    for (let i = 0; i < turns; i++) {
+      world.runOne();
+      if (i % 10 === 0) await Promise.resolve();
+    }
+  };
+  a.channel('x').subscribe();
+  await some(200);
+  const idle = polls(a);
+  await some(20);
+  expect(polls(a)).toBe(idle); // nothing has come yet
+  other.channel('x').next(1);
+  await some(200);
+  expect(polls(a)).toBeGreaterThan(idle + 20); // the clock stands still, hence still in its grace
   world.now += 1;
   for (let i = 0; i < 10; i++) world.runOne();
   const asleep = polls(a);
