@@ -37,6 +37,12 @@ Fault fault_of(ibv_wc_status status) {
   }
 }
 
+/** The responder found it out, and has failed as well. */
+bool is_responders(ibv_wc_status status) {
+  return status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR ||
+         status == IBV_WC_REM_OP_ERR;
+}
+
 /** The part of a WR that needs no WQE. */
 Outcome run_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation& op,
                       Segment* segments, int count, uint32_t total) {
@@ -45,6 +51,12 @@ Outcome run_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation
   if (type == IBV_QPT_RC && op.fetches()) {
     out.status = check_depth(qp, peer);
     if (out.status != IBV_WC_SUCCESS) return out;
+  }
+  if (op.atomic) {
+    out = run_atomic(qp, peer, wr, segments, count, total);
+    if (type == IBV_QPT_RC && !out.waits && is_responders(out.status))
+      fail_responder(qp, peer, fault_of(out.status));
+    return out;
   }
   const ibv_wc_status status = one_sided(qp, peer, wr, op, segments, count, total);
   if (type == IBV_QPT_UC) return out;

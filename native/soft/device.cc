@@ -78,12 +78,14 @@ void set_ops(Context& context) {
   context.verbs.destroy_counters = destroy_counters;
   context.verbs.attach_counters_point_flow = attach_counters_point_flow;
   context.verbs.read_counters = read_counters;
-  context.verbs.open_xrcd = open_xrcd;
-  context.verbs.close_xrcd = close_xrcd;
+  if (context.xrc) {
+    context.verbs.open_xrcd = open_xrcd;
+    context.verbs.close_xrcd = close_xrcd;
+    context.verbs.get_srq_num = get_srq_num;
+    context.verbs.open_qp = open_qp;
+  }
   context.verbs.create_srq_ex = create_srq_ex;
-  context.verbs.get_srq_num = get_srq_num;
   context.verbs.create_qp_ex = create_qp_ex;
-  context.verbs.open_qp = open_qp;
   context.verbs.create_cq_ex = create_cq_ex;
   context.verbs.modify_cq = modify_cq;
   context.verbs.alloc_td = alloc_td;
@@ -144,6 +146,8 @@ ibv_context* open_device_number(uint32_t number) {
   context->process = process.value();
   context->device = number;
   context->link = link.value();
+  const char* xrc = getenv("MILLRACE_SOFT_XRC");
+  context->xrc = xrc == nullptr || strcmp(xrc, "0") != 0;
   set_ops(*context);
   ibv_context& handle = context->verbs.context;
   pthread_mutex_init(&handle.mutex, nullptr);

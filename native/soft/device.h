@@ -30,6 +30,7 @@ struct Context {
   Process* process = nullptr;
   uint32_t device = 0;            ///< k of soft<k>
   Link link = Link::kInfiniband;  ///< of its port
+  bool xrc = true;                ///< MILLRACE_SOFT_XRC=0: a device that has none
 
   /** QPs of this context, for polls that carry waiting work requests on. See Process for the order
    * of locks. */

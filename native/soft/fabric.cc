@@ -203,7 +203,7 @@ Root::Root(FabricPath path, base::Fd folder, base::Fd fd, base::Mapping map)
               h.srq_stride,     h.qp_offset,     h.qp_count,       h.qp_stride,    h.xrcd_offset,
               h.xrcd_count,     h.xrcd_stride,   h.holder_offset,  h.holder_count, h.holder_stride,
               h.group_offset,   h.group_count,   h.group_stride,   h.flow_offset,  h.flow_count,
-              h.flow_stride,    h.port_offset,   h.port_stride};
+              h.flow_stride,    h.port_offset,   h.port_stride,    h.lock_offset,  h.lock_count};
   while (incarnation_ == 0)
     incarnation_ = static_cast<uint32_t>(header().next_incarnation.fetch_add(1) + 1);
 }
@@ -223,7 +223,8 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
     constexpr size_t group_offset = holder_offset + kTargetQps * sizeof(QpHolders);
     constexpr size_t flow_offset = group_offset + kGroups * sizeof(GroupRecord);
     constexpr size_t port_offset = flow_offset + kFlows * sizeof(FlowRecord);
-    const size_t bytes = align_up(port_offset + kPortRecords * sizeof(PortRecord), page);
+    constexpr size_t lock_offset = align_up(port_offset + kPortRecords * sizeof(PortRecord), 64);
+    const size_t bytes = align_up(lock_offset + kAtomicLocks * sizeof(Word), page);
     unlinkat(folder, kRootBuilding, 0);
     base::Result<base::Fd> made = base::create_reserved(folder, kRootBuilding, bytes);
     if (!made.ok()) return made.status();
@@ -254,6 +255,8 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
     h.qp_stride = kQpStride;
     h.holder_offset = holder_offset;
     h.holder_count = kTargetQps;
+    h.lock_offset = lock_offset;
+    h.lock_count = kAtomicLocks;
     h.holder_stride = sizeof(QpHolders);
     h.group_offset = group_offset;
     h.group_count = kGroups;
@@ -323,6 +326,7 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
       !table_fits(bytes, h.group_offset, h.group_count, h.group_stride, sizeof(GroupRecord)) ||
       !table_fits(bytes, h.flow_offset, h.flow_count, h.flow_stride, sizeof(FlowRecord)) ||
       !table_fits(bytes, h.port_offset, h.port_count, h.port_stride, sizeof(PortRecord)) ||
+      !table_fits(bytes, h.lock_offset, h.lock_count, sizeof(Word), sizeof(Word)) ||
       h.port_count < kPortRecords || h.holder_count >= h.qp_count || h.srq_count > kSrqs ||
       h.qp_count > kQps) {
     return base::Status::error(EPROTO, "open fabric root",

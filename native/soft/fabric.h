@@ -75,6 +75,11 @@ class Root {
   QpHolders& holders(uint32_t i) {
     return at<QpHolders>(header_.holder_offset, header_.holder_stride, i);
   }
+  /** The lock word of atomics on memory that no file backs, by any hash of its address. */
+  Word& atomic_lock(uint64_t hash) {
+    return at<Word>(header_.lock_offset, sizeof(Word),
+                    static_cast<uint32_t>(hash % header_.lock_count));
+  }
   uint32_t processes() const { return header_.process_count; }
   uint32_t srqs() const { return header_.srq_count; }
   uint32_t qps() const { return header_.qp_count; }
@@ -127,6 +132,7 @@ class Root {
     uint32_t group_offset, group_count, group_stride;
     uint32_t flow_offset, flow_count, flow_stride;
     uint32_t port_offset, port_stride;
+    uint32_t lock_offset, lock_count;
   } header_;
 
   uint32_t incarnation_ = 0;

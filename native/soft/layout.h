@@ -26,11 +26,12 @@ inline constexpr uint32_t kProcesses = 256;
 inline constexpr uint32_t kSrqs = 8192;
 inline constexpr uint32_t kQps = 16384;
 inline constexpr uint32_t kTargetQps = 4096;  ///< XRC targets: the QP indices below this
-inline constexpr uint32_t kXrcds = 1024;      ///< opened (process, domain) pairs
-inline constexpr uint32_t kQpHolders = 64;    ///< processes that may hold one target QP
-inline constexpr uint32_t kMrs = 4096;        ///< regions and windows of a process
-inline constexpr uint32_t kPds = 4096;        ///< a process
-inline constexpr uint32_t kBackings = 512;    ///< mapped files a process has regions in
+inline constexpr uint32_t kAtomicLocks = 1024;
+inline constexpr uint32_t kXrcds = 1024;    ///< opened (process, domain) pairs
+inline constexpr uint32_t kQpHolders = 64;  ///< processes that may hold one target QP
+inline constexpr uint32_t kMrs = 4096;      ///< regions and windows of a process
+inline constexpr uint32_t kPds = 4096;      ///< a process
+inline constexpr uint32_t kBackings = 512;  ///< mapped files a process has regions in
 inline constexpr uint32_t kBackingPath = 480;
 inline constexpr uint32_t kRingsPerCq = 1024;
 inline constexpr uint32_t kParkEntries = 256;  ///< QPs that may wait for one SRQ by being woken
@@ -115,7 +116,8 @@ struct RootHeader {
   uint32_t group_offset, group_count, group_stride, reserved5;
   uint32_t flow_offset, flow_count, flow_stride, reserved6;
   uint32_t port_offset, port_count, port_stride, reserved7;
-  uint64_t bytes;  ///< of the whole file
+  uint32_t lock_offset, lock_count;  ///< words: see lock() in atomic.cc
+  uint64_t bytes;                    ///< of the whole file
   alignas(64) Word next_incarnation;
   Word next_srqn;
   Word next_qpn;

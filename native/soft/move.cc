@@ -69,16 +69,6 @@ class Mover {
     return true;
   }
 
- private:
-  void skip(uint32_t n) {
-    segments_->data += n;
-    segments_->bytes -= n;
-    if (segments_->bytes == 0) {
-      ++segments_;
-      --left_;
-    }
-  }
-
   /** Memory that is not a mapped file: the kernel copies, by pid. */
   MILLRACE_COLD bool foreign(uint64_t address, uint32_t bytes, bool read) {
     Root& root = qp_.process->root();
@@ -111,6 +101,16 @@ class Mover {
       skip(n);
     }
     return true;
+  }
+
+ private:
+  void skip(uint32_t n) {
+    segments_->data += n;
+    segments_->bytes -= n;
+    if (segments_->bytes == 0) {
+      ++segments_;
+      --left_;
+    }
   }
 
   Qp& qp_;
@@ -157,6 +157,11 @@ ScatterResult scatter(Qp& qp, Peer& peer, uint32_t index, Segment* segments, int
     left -= n;
   }
   return {};
+}
+
+bool move_foreign(Qp& qp, Peer& peer, Segment* segments, int count, uint64_t address,
+                  uint32_t bytes, bool read) {
+  return Mover(qp, peer, segments, count).foreign(address, bytes, read);
 }
 
 ibv_wc_status check_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation& op,

@@ -281,6 +281,7 @@ bool translate(Process& process, PeerProcess& peer, uint32_t key, Translation* o
     if (out->map != nullptr) out->base = out->map->data() + offset;
     // else: not reachable by name from here (another mount namespace); process_vm_* may still work
   }
+  out->backed = backing_index < kBackings;
   if (out->base == nullptr && out->maker != nullptr) return false;
   out->record = &record.state;
   return true;

@@ -36,6 +36,7 @@ struct Translation {
   MrKind kind = MrKind::kRegion;
   uint32_t qp = 0;            ///< of a type 2 window: the only QP that it is good for
   std::byte* base = nullptr;  ///< of `iova` here; null: foreign memory
+  bool backed = false;        ///< by a file: whoever has it maps it
   std::shared_ptr<base::Mapping> map;
   /** Whose region it is when that is not the peer: it was imported. Keeps `record` mapped. */
   std::shared_ptr<PeerProcess> maker;

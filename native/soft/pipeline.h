@@ -71,6 +71,14 @@ inline Operation operation_of(ibv_wr_opcode opcode) {
       op.remote_read = true;
       op.sent = IBV_WC_RDMA_READ;
       break;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+      op.atomic = true;
+      op.sent = IBV_WC_COMP_SWAP;
+      break;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      op.atomic = true;
+      op.sent = IBV_WC_FETCH_ADD;
+      break;
     case IBV_WR_SEND_WITH_INV:
       op.takes_wqe = op.invalidate = true;
       break;
@@ -128,8 +136,8 @@ MILLRACE_COLD Outcome wait_or_fail(Qp& qp, WaitFor what, Peer* peer, uint64_t se
                                    uint64_t budget_ns, ibv_wc_status exhausted);
 /** Receiver not ready: waits for rnr_retry times the receiver's timer (VERBS 2.13). */
 MILLRACE_COLD Outcome rnr(Qp& qp, WaitFor what, Peer* peer, uint64_t seen);
-/** Nobody answers: waits for the transport's timeout budget (VERBS 1, lesson 3). */
-MILLRACE_COLD Outcome unanswered(Qp& qp);
+/** Nobody answers, or not in time: waits for the transport's timeout budget (VERBS 1, lesson 3). */
+MILLRACE_COLD Outcome unanswered(Qp& qp, WaitFor what = WaitFor::kTarget);
 /** Whether another try can have another result than the last. */
 MILLRACE_COLD bool worth_trying(Qp& qp);
 void forget_wait(Qp& qp);
@@ -190,6 +198,17 @@ ibv_wc_status one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operati
 /** The checks of one_sided() alone. */
 ibv_wc_status check_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation& op,
                               uint32_t total);
+
+/** Between local elements and foreign memory of the peer (process_vm_*), or this process's own. */
+bool move_foreign(Qp& qp, Peer& peer, Segment* segments, int count, uint64_t address,
+                  uint32_t bytes, bool read);
+
+// atomic.cc --------------------------------------------------------------------------------------
+
+/** CMP_AND_SWP and FETCH_AND_ADD: the value before goes into the local elements. May wait for
+ * another process's atomic on foreign memory. */
+MILLRACE_COLD Outcome run_atomic(Qp& qp, Peer& peer, const ibv_send_wr& wr, Segment* segments,
+                                 int count, uint32_t total);
 
 // commit.cc --------------------------------------------------------------------------------------
 

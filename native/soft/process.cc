@@ -110,6 +110,8 @@ base::Status Process::join() {
   base::Result<FabricPath> path = FabricPath::from_environment();
   if (!path.ok()) return path.status();
   path_ = path.take();
+  const char* why = nullptr;
+  if (!read_delays(&why)) return base::Status::error(EINVAL, "join the fabric", why);
 
   presence_epoll_ = base::Fd(epoll_create1(EPOLL_CLOEXEC));
   if (!presence_epoll_.valid()) return os_error("create presence poll set");

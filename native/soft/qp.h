@@ -79,7 +79,7 @@ struct Waiting {
 
 inline constexpr uint64_t kUncheckedTarget = ~uint64_t{0};
 
-enum class WaitFor { kNothing, kWqe, kRing, kDirectory, kTarget };
+enum class WaitFor { kNothing, kWqe, kRing, kDirectory, kTarget, kLock };
 
 struct Qp {
   ibv_qp_ex ex = {};  ///< the ibv_qp that callers have is its start

@@ -276,6 +276,9 @@ ibv_qp* create_qp_ex(ibv_context* handle, ibv_qp_init_attr_ex* attr) {
   Context& context = Context::of(handle);
   if (base::Status status = check_extensions(*attr); !status.ok()) return fail_null(status);
   if ((attr->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) attr->pd = nullptr;
+  const bool xrc = attr->qp_type == IBV_QPT_XRC_SEND || attr->qp_type == IBV_QPT_XRC_RECV;
+  if (xrc && !context.xrc)
+    return fail_null(EOPNOTSUPP, "create a QP", "this device has no XRC (MILLRACE_SOFT_XRC=0)");
   switch (attr->qp_type) {
     case IBV_QPT_XRC_SEND:
     case IBV_QPT_RC:

@@ -43,7 +43,7 @@ void fill_device(const Context& context, ibv_device_attr* attr) {
   attr->max_qp_rd_atom = 16;
   attr->max_res_rd_atom = 16 * kQps;
   attr->max_qp_init_rd_atom = 16;
-  attr->atomic_cap = IBV_ATOMIC_NONE;
+  attr->atomic_cap = IBV_ATOMIC_HCA;
   attr->max_srq = kSrqs;
   attr->max_srq_wr = kMaxSrqWr;
   attr->max_srq_sge = kMaxSrqSge;
@@ -55,8 +55,9 @@ void fill_device(const Context& context, ibv_device_attr* attr) {
 
 }  // namespace
 
-unsigned device_cap_flags(const Context&) {
-  return IBV_DEVICE_XRC | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD |
+unsigned device_cap_flags(const Context& context) {
+  const unsigned xrc = context.xrc ? unsigned{IBV_DEVICE_XRC} : 0u;
+  return xrc | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD |
          IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 }
 

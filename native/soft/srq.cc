@@ -112,6 +112,9 @@ ibv_srq* create_srq_ex(ibv_context* handle, ibv_srq_init_attr_ex* attr) {
     case IBV_SRQT_BASIC:
       return make_srq(handle, attr->pd, &attr->attr, attr->srq_context, nullptr, nullptr);
     case IBV_SRQT_XRC:
+      if (!Context::of(handle).xrc)
+        return fail_null(EOPNOTSUPP, "create an SRQ",
+                         "this device has no XRC (MILLRACE_SOFT_XRC=0)");
       if ((attr->comp_mask & known) != known || attr->xrcd == nullptr || attr->cq == nullptr) {
         return fail_null(EINVAL, "create an SRQ",
                          "an XRC SRQ needs its type, PD, XRC domain and CQ");  // VERBS 2.3

@@ -30,7 +30,8 @@ Outcome wait_or_fail(Qp& qp, WaitFor what, Peer* peer, uint64_t seen, uint64_t b
   // time to time.
   uint64_t at = qp.deadline;
   const bool unparked = what == WaitFor::kWqe && peer->park == nullptr;
-  if (what == WaitFor::kTarget || what == WaitFor::kDirectory || unparked) {
+  if (what == WaitFor::kTarget || what == WaitFor::kDirectory || what == WaitFor::kLock ||
+      unparked) {
     const uint64_t soon = base::now_ns() + kLookAgainNs;
     at = at == 0 ? soon : std::min(at, soon);
   }
@@ -50,12 +51,12 @@ Outcome rnr(Qp& qp, WaitFor what, Peer* peer, uint64_t seen) {
   return wait_or_fail(qp, what, peer, seen, budget, IBV_WC_RNR_RETRY_EXC_ERR);
 }
 
-Outcome unanswered(Qp& qp) {
+Outcome unanswered(Qp& qp, WaitFor what) {
   uint64_t budget = kForever;
   if (qp.attr.timeout != 0) {
     budget = (uint64_t{4096} << qp.attr.timeout) * std::max<uint64_t>(1, qp.attr.retry_cnt);
   }
-  return wait_or_fail(qp, WaitFor::kTarget, nullptr, 0, budget, IBV_WC_RETRY_EXC_ERR);
+  return wait_or_fail(qp, what, nullptr, 0, budget, IBV_WC_RETRY_EXC_ERR);
 }
 
 void forget_wait(Qp& qp) {

@@ -274,6 +274,16 @@ struct Connected {
   verbs::QpPtr qp;
 };
 
+/** Two connected ends in this process. */
+struct Pair {
+  explicit Pair(const Connected::Options& options = {}) : Pair(options, options) {}
+  Pair(const Connected::Options& left, const Connected::Options& right) : a(left), b(right) {
+    EXPECT_EQ(a.connect(b.qpn()), 0) << soft::last_error().detail;
+    EXPECT_EQ(b.connect(a.qpn()), 0) << soft::last_error().detail;
+  }
+  Connected a, b;
+};
+
 /** The domain's file, as a descriptor. */
 int open_domain_file();
 
