@@ -138,7 +138,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     this.#engine = host.engine;
     this.#settings = settings;
     this.#status = new Status(host.engine.status);
-    this.#counts = host.engine.inbound.count(name);
+    this.#counts = host.engine.inbound.origins.count(name);
     this.#listening = new Listening(host.engine, wantedOf(settings, { channel: name }), this.#status);
     this.messages$ = events$<T>(() => this.#open());
     this.status$ = this.#status.events$;
@@ -385,7 +385,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     if (this.#closed) return;
     this.#closed = true;
     this.#listening.end(error);
-    this.#engine.inbound.uncount(this.name);
+    this.#engine.inbound.origins.uncount(this.name);
     if (this.#out !== null && !this.#engine.closed) this.#engine.unpublish(this.#out);
     for (const call of [...this.#closeCalls]) call();
     this.#status.complete();
@@ -446,7 +446,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
 
   #publishers(): number {
     let count = 0;
-    for (const _ of this.#engine.inbound.originsOf(this.name)) count++;
+    for (const _ of this.#engine.inbound.origins.named(this.name)) count++;
     return count;
   }
 

@@ -92,7 +92,7 @@ export function reportChannel(engine: Engine, channel: Channel<unknown, never>):
     receivedBytes: stats.receivedBytes,
     missing: stats.missing,
     decodeErrors: stats.decodeErrors,
-    publishers: [...engine.inbound.originsOf(name)].map((origin) => origin.peer.identity),
+    publishers: [...engine.inbound.origins.named(name)].map((origin) => origin.peer.identity),
   };
 }
 

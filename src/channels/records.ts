@@ -1,0 +1,186 @@
+import { MillraceError } from '../errors.js';
+import { readDone, readSubscribed } from './bodies.js';
+import type { Codec } from './codec/codec.js';
+import { announced, builtin } from './codecs.js';
+import type { Batch } from './frames.js';
+import { reportMismatch } from './mismatch.js';
+import { asMillraceError, type Origins } from './origins.js';
+import type { Peer } from './peer.js';
+import { type LocalSubscription, Origin } from './subscription.js';
+import { GAP_REASONS, KIND, RECORD_BYTES, type SubscribedBody, WORD } from './wire.js';
+
+/** What control records cause. */
+export interface RecordsHost {
+  /** A CONSUMED record came. */
+  consumed(peer: Peer, channel: number, generation: number, delivered: number, bytes: number): void;
+  /** Tells one peer that a subscription is over. */
+  unsubscribe(peer: Peer, id: number): void;
+  /** A counted fault of one peer (I9). */
+  fault(peer: Peer, error: Error): void;
+}
+
+/** The control records of frames, in order with the messages. What they say is checked before it is used (I9). */
+export class ControlRecords {
+  constructor(
+    private readonly host: RecordsHost,
+    private readonly origins: Origins,
+    /** Look after that publisher at the end of the turn. */
+    private readonly touch: (origin: Origin) => void,
+  ) {}
+
+  /** Takes the control record at `pos` of a frame. */
+  take(peer: Peer, batch: Batch, pos: number): void {
+    const { origins } = this;
+    const { u32, f64 } = batch;
+    const word = pos >>> 2;
+    const channel = u32[word]!;
+    const payload = u32[word + WORD.LENGTH]!;
+    const start = pos + RECORD_BYTES + (u32[word + WORD.BITS]! >>> 16);
+    const text = () => Buffer.from(batch.buffer, start, payload).toString('utf8');
+    switch (u32[word + WORD.BITS]! & 0xff) {
+      case KIND.NONE:
+      case KIND.AFTER:
+        return;
+      case KIND.CONSUMED:
+        return this.consumed(peer, u32, f64, word);
+      case KIND.SUBSCRIBED:
+        return this.#subscribed(peer, batch, pos, payload);
+    }
+    const origin = origins.of(peer)?.get(channel);
+    if (origin === undefined || origin.closed) {
+      this.origins.strays++;
+      return;
+    }
+    switch (u32[word + WORD.BITS]! & 0xff) {
+      case KIND.DEFINE:
+        try {
+          origin.decoder.define(batch.bytes.slice(start, start + payload));
+        } catch (error) {
+          // An id is immutable: a different second definition is an error against that publisher.
+          this.host.fault(peer, asMillraceError(error, origin));
+        }
+        return;
+      case KIND.GAP: {
+        if (payload < 24) return this.#bad(peer, `a GAP of ${payload} bytes`);
+        const at = start >>> 3;
+        return this.#gapRecord(origin, f64[at]!, f64[at + 1]!, u32[(start >>> 2) + 5]!);
+      }
+      case KIND.DONE:
+        return this.#done(origin, text());
+      case KIND.REPORT:
+        origin.owes = origin.last;
+        origin.asked = true;
+        return this.touch(origin);
+      default:
+        this.origins.strays++; // a later version's: reserved kinds are skipped
+    }
+  }
+
+  /** A CONSUMED record, which may be taken out of its order. */
+  consumed(peer: Peer, u32: Uint32Array, f64: Float64Array, word: number): void {
+    if (u32[word + WORD.LENGTH]! < 16) return this.#bad(peer, 'a short CONSUMED');
+    const at = (word + RECORD_BYTES / 4 + (u32[word + WORD.BITS]! >>> 18)) >>> 1;
+    this.host.consumed(peer, u32[word]!, u32[word + WORD.CORRELATION]!, f64[at]!, f64[at + 1]!);
+  }
+
+  #gapRecord(origin: Origin, from: number, to: number, reason: number): void {
+    if (!(Number.isSafeInteger(from) && Number.isSafeInteger(to) && from >= 1 && to >= from)) {
+      return this.#bad(origin.peer, `a GAP from ${from} to ${to}`);
+    }
+    if (to < origin.next) return;
+    this.origins.missing(origin, from - 1, 'lost');
+    this.origins.missing(origin, to, GAP_REASONS[reason] ?? 'lost');
+    this.touch(origin);
+  }
+
+  /** "You are subscribed, live from `first` on": the first record of a stream, before its definitions and messages. */
+  #subscribed(peer: Peer, batch: Batch, pos: number, payload: number): void {
+    const start = pos + RECORD_BYTES;
+    if (payload < 16) return this.#bad(peer, `a SUBSCRIBED of ${payload} bytes`);
+    const id = batch.u32[start >>> 2]!;
+    const generation = batch.u32[(start >>> 2) + 1]!;
+    const first = batch.f64[(start >>> 3) + 1]!;
+    const subscription = this.origins.locals.get(id);
+    if (subscription === undefined) return; // unsubscribed meanwhile
+    let body: SubscribedBody;
+    try {
+      body = readSubscribed(Buffer.from(batch.buffer, start + 16, payload - 16).toString('utf8'));
+      if (!Number.isSafeInteger(first) || first < 1) throw new Error(`first live sequence ${first}`);
+      if (!subscription.wanted.matches(body.name))
+        throw new Error(`${body.name} is not what was subscribed to`);
+    } catch (error) {
+      return this.#bad(peer, `a SUBSCRIBED: ${(error as Error).message}`);
+    }
+    const number = batch.u32[pos >>> 2]!;
+    const codec = this.#agree(peer, subscription, body);
+    if (codec === null) return this.host.unsubscribe(peer, id);
+    const { origins } = this;
+    let origin = origins.of(peer)?.get(number);
+    if (origin === undefined || origin.generation !== generation) {
+      if (origin !== undefined) origins.forget(origin);
+      origin = new Origin(
+        peer,
+        number,
+        body.name,
+        body.codec,
+        generation,
+        codec.decoder(),
+        first,
+        subscription.wanted.window,
+        origins.countsOf(body.name),
+      );
+      origins.add(origin);
+    }
+    origin.attach(subscription, first);
+    const event = {
+      type: 'publisher-joined',
+      channel: body.name,
+      publisher: peer.identity,
+      sequence: first,
+    } as const;
+    for (const rich of subscription.rich) rich.joined?.(origin, event);
+    subscription.acknowledged();
+  }
+
+  /** The codec to read that publisher with; null when the two sides differ, which is reported and never decoded. */
+  #agree(peer: Peer, subscription: LocalSubscription, body: SubscribedBody): Codec<unknown> | null {
+    const { codec, schemaId } = subscription.wanted;
+    const known = codec ?? builtin(body.codec);
+    if (known === null || announced(known.name) !== body.codec) {
+      reportMismatch(
+        subscription.status,
+        'codec',
+        body.name,
+        peer,
+        codec?.name ?? 'any built-in codec',
+        body.codec,
+      );
+      return null;
+    }
+    if (schemaId !== null && body.schema !== null && schemaId !== body.schema) {
+      reportMismatch(subscription.status, 'schema', body.name, peer, schemaId, body.schema);
+      return null;
+    }
+    return known;
+  }
+
+  #done(origin: Origin, text: string): void {
+    const body = readDone(text);
+    if (body === null) return this.#bad(origin.peer, 'a DONE that is not valid');
+    if (body.how === 'closed') return this.origins.left(origin, 'closed');
+    this.origins.tell(origin, {
+      type: 'publisher-done',
+      channel: origin.name,
+      peer: origin.peer.identity,
+      how: body.how,
+      ...(body.error === undefined ? {} : { error: body.error }),
+    });
+  }
+
+  #bad(peer: Peer, what: string): void {
+    this.host.fault(
+      peer,
+      new MillraceError('ERR_PEER_INPUT', `${peer.info.name} (${peer.info.incarnation}) sent ${what}.`),
+    );
+  }
+}
