@@ -1,22 +1,22 @@
 import { nativeError } from '../cluster/faults.js';
 import { MillraceError } from '../errors.js';
-import { FAULT, LANE_STATE, type Native } from '../native/binding.js';
+import { FAULT, type Native } from '../native/binding.js';
 import type { Clock, Scheduled } from './clock.js';
 import { Control } from './control.js';
 import type { Destination } from './destination.js';
-import { lastOf, readLast } from './farewell.js';
+import { lastOf } from './farewell.js';
 import type { Batch } from './frames.js';
 import { Inbound, type InboundHost } from './inbound.js';
+import { Membership, type MembershipHost } from './membership.js';
 import { reportMismatch } from './mismatch.js';
 import { type AnyOutChannel, type OutboundHost, OutChannel, type OutOptions } from './outbound.js';
-import { Peer, type PeerEnd, SELF } from './peer.js';
+import { Peer, SELF } from './peer.js';
 import { Pump, type PumpWork, type WaitMode } from './pump.js';
+import { FAULT_REASONS, LANE_STATES } from './reasons.js';
 import { Seals } from './seals.js';
 import { Status } from './status.js';
 import { LocalSubscription, type Origin, type Wanted } from './subscription.js';
-import { readSubscribe, readUnsubscribe } from './subscriptions.js';
 import { Transport, type TransportEvents } from './transport.js';
-import type { PeerInfo } from './types.js';
 import { KIND } from './wire.js';
 
 /** Drops are told within this time even if nothing else is sent. */
@@ -48,7 +48,7 @@ export interface EngineOptions {
  * All calls are made on the environment's own thread (I6). Calls from the cluster come from the event loop, never from
  * within a call of ours.
  */
-export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEvents {
+export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWork, TransportEvents {
   readonly clock: Clock;
   readonly transport: Transport;
   readonly control: Control;
@@ -57,7 +57,9 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   readonly pump: Pump;
   readonly status = new Status();
   readonly self: Peer;
-  readonly peers = new Map<number, Peer>();
+  readonly membership: Membership;
+  /** The other members that are up, by index. */
+  readonly peers: ReadonlyMap<number, Peer>;
   readonly channels = new Map<number, AnyOutChannel>();
   closed = false;
   /** Input of peers that was refused, and records for nobody. */
@@ -76,7 +78,6 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   #later = new Set<Destination>();
   readonly #awaiting = new Set<Peer>();
   readonly #turnCalls = new Set<() => void>();
-  readonly #early = new Map<number, { batch: Batch; start: number; end: number }[]>();
   /** Destinations that hold something back. */
   #queueing = 0;
   /** Subscribers and promises. */
@@ -100,6 +101,8 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     );
     this.seals = new Seals(this.control);
     this.inbound = new Inbound(this);
+    this.membership = new Membership(this, (index, type, body) => cluster.send(index, type, body));
+    this.peers = this.membership.peers;
     this.pump = new Pump(this.transport, clock, options.mode, this);
   }
 
@@ -155,14 +158,9 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     const subscription = new LocalSubscription(this.#nextSubscription++, wanted, status);
     this.inbound.locals.set(subscription.id, subscription);
     const body = subscription.body(this.transport.maxRow);
-    for (const peer of this.peers.values()) this.#tell(peer, body);
-    if (wanted.echo) this.#subscribed(this.self, body);
+    for (const peer of this.peers.values()) this.membership.tell(peer, body);
+    if (wanted.echo) this.membership.subscribed(this.self, body);
     return subscription;
-  }
-
-  #tell(peer: Peer, body: Record<string, unknown>): void {
-    this.#cluster.send(peer.index, 'subscribe', body);
-    this.seals.told(peer);
   }
 
   unsubscribeAll(subscription: LocalSubscription): void {
@@ -237,7 +235,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     }
     if (this.transport.pending || this.transport.unsent) this.transport.flush();
     this.#stamp = 0;
-    if (this.#awaiting.size > 0) this.#settleRows();
+    if (this.#awaiting.size > 0) this.settleRows();
     if (this.#dirty.size > 0) {
       const dirty = this.#dirty;
       this.#dirty = new Set();
@@ -261,6 +259,10 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
 
   schedule(): void {
     this.pump.schedule();
+  }
+
+  wake(): void {
+    this.pump.wake();
   }
 
   stamp(): number {
@@ -317,6 +319,9 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   awaits(peer: Peer): void {
     this.#awaiting.add(peer);
   }
+  awaited(peer: Peer): void {
+    this.#awaiting.delete(peer);
+  }
   queues(on: boolean): void {
     this.#queueing += on ? 1 : -1;
     this.pump.schedule();
@@ -346,7 +351,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   }
 
   /** publish(): rows that are in their peers' inboxes. */
-  #settleRows(): void {
+  settleRows(): void {
     for (const peer of this.#awaiting) {
       const arrived = this.transport.arrived(peer);
       let done = 0;
@@ -389,7 +394,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
 
   unsubscribe(peer: Peer, id: number): void {
     if (peer.gone) return;
-    if (peer === this.self) this.#unsubscribed(peer, { id });
+    if (peer === this.self) this.membership.unsubscribed(peer, { id });
     else this.#cluster.send(peer.index, 'unsubscribe', { id });
   }
 
@@ -409,9 +414,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     return this.peers.get(index);
   }
   early(index: number, batch: Batch, start: number, end: number): void {
-    const frames = this.#early.get(index) ?? [];
-    this.#early.set(index, frames);
-    frames.push({ batch, start, end });
+    this.membership.early(index, batch, start, end);
   }
   peerFault(index: number, wcStatus: number, reason: number): void {
     this.faults++;
@@ -425,137 +428,13 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     if (peer !== undefined) peer.faults++;
     this.status.emit({ type: 'fault', ...(peer === undefined ? {} : { peer: peer.identity }), error });
     // Nothing more is sent to it, so nobody may go on waiting for it. What it sends still comes.
-    if (peer !== undefined && reason === FAULT.REFUSED) this.#giveUp(peer, 'refused');
+    if (peer !== undefined && reason === FAULT.REFUSED) this.membership.giveUp(peer, 'refused');
   }
   lane(lane: number, state: number): void {
     this.status.emit({ type: 'lane', lane, state: LANE_STATES[state] ?? 'down' });
   }
   tunnel(index: number, bytes: Uint8Array): void {
     this.#cluster.tunnel(index, bytes);
-  }
-
-  // ---- what the cluster tells ----------------------------------------------------------------------------------------
-
-  peerUp(info: PeerInfo): void {
-    if (this.closed) return;
-    const peer = new Peer(info);
-    this.peers.set(info.index, peer);
-    for (const { batch, start, end } of this.#early.get(info.index) ?? [])
-      this.transport.frames.push(peer, batch, start, end);
-    this.#early.delete(info.index);
-    for (const subscription of this.inbound.locals.values()) {
-      this.#tell(peer, subscription.body(this.transport.maxRow));
-    }
-    this.status.emit({ type: 'peer-joined', peer: peer.identity });
-    this.pump.wake();
-  }
-
-  /** Called before native code lets go of the peer, so that what it had sent is still taken out of the inbox. */
-  peerDown(info: PeerInfo, why: PeerEnd, detail?: string): void {
-    const peer = this.peers.get(info.index);
-    if (this.closed || peer === undefined) return;
-    this.transport.drain();
-    this.inbound.takeConsumed();
-    // Behind its last frame, so that its subscribers hear of it in order (I4).
-    this.transport.frames.push(peer, { why, detail }, 0, 0);
-    this.peers.delete(info.index);
-    peer.gone = true;
-    // Rows that completed are in its inbox: known to have been received.
-    this.transport.flush();
-    this.#settleRows();
-    this.control.forget(peer);
-    this.seals.forget(peer);
-    this.#giveUp(peer, why);
-    if (why === 'died') {
-      this.status.emit({
-        type: 'peer-lost',
-        peer: peer.identity,
-        ...(detail === undefined ? {} : { detail }),
-      });
-    } else {
-      this.status.emit({ type: 'peer-left', peer: peer.identity });
-    }
-    this.pump.wake();
-  }
-
-  /** Its destinations end, and what waits for it settles. */
-  #giveUp(peer: Peer, why: PeerEnd): void {
-    for (const part of [...peer.destinations]) part.peerGone(why);
-    for (const { waiter } of peer.awaiting.splice(0)) waiter.lost(why, true);
-    peer.subscriptions.clear();
-    this.#awaiting.delete(peer);
-  }
-
-  peerSuspect(info: PeerInfo, on: boolean): void {
-    const peer = this.peers.get(info.index);
-    if (peer !== undefined) this.status.emit({ type: 'peer-suspect', peer: peer.identity, on });
-  }
-
-  message(info: PeerInfo, type: string, body: unknown): void {
-    const peer = this.peers.get(info.index);
-    if (this.closed || peer === undefined) return;
-    if (type === 'subscribe') {
-      this.#subscribed(peer, body);
-      this.inbound.gate.heard(peer);
-    }
-    if (type === 'unsubscribe') this.#unsubscribed(peer, body);
-    else if (type === 'announce') this.#announced(peer, body);
-    else if (type === 'last') this.#last(peer, body);
-    // Other types are a later version's.
-  }
-
-  clusterFault(error: Error): void {
-    this.status.emit({ type: 'fault', error });
-  }
-
-  #subscribed(peer: Peer, body: unknown): void {
-    const subscription = readSubscribe(peer, body);
-    if (subscription instanceof Error) return this.fault(peer, subscription);
-    const old = peer.subscriptions.get(subscription.id);
-    if (old !== undefined)
-      return this.fault(
-        peer,
-        new MillraceError('ERR_PEER_INPUT', `${peer.info.name} subscribed twice as ${old.id}.`),
-      );
-    peer.subscriptions.set(subscription.id, subscription);
-    for (const channel of this.channels.values()) {
-      if (subscription.matches(channel.name)) channel.subscribe(subscription);
-    }
-  }
-
-  #unsubscribed(peer: Peer, body: unknown): void {
-    const id = readUnsubscribe(body);
-    if (id === null)
-      return this.fault(
-        peer,
-        new MillraceError('ERR_PEER_INPUT', `${peer.info.name} sent a bad unsubscribe.`),
-      );
-    if (!peer.subscriptions.delete(id)) return;
-    for (const channel of [...this.channels.values()]) channel.unsubscribe(peer, id);
-  }
-
-  /** Only of interest where the publisher refuses: an accepted subscription is acknowledged in the lane. */
-  #announced(peer: Peer, body: unknown): void {
-    const { channel, codec, schema, subscription, refused } = (body ?? {}) as Record<string, unknown>;
-    if (refused !== 'codec' && refused !== 'schema') return;
-    const local = this.inbound.locals.get(Number(subscription));
-    if (local === undefined || typeof channel !== 'string') return;
-    const ours =
-      refused === 'codec'
-        ? (local.wanted.codec?.name ?? 'any built-in codec')
-        : String(local.wanted.schemaId);
-    reportMismatch(local.status, refused, channel, peer, ours, String(refused === 'codec' ? codec : schema));
-  }
-
-  /** It leaves, and what it published to the last may not arrive. */
-  #last(peer: Peer, body: unknown): void {
-    const lasts = readLast(body);
-    if (lasts === null)
-      return this.fault(
-        peer,
-        new MillraceError('ERR_PEER_INPUT', `${peer.info.name} sent a last word that is not valid.`),
-      );
-    for (const { number, ...last } of lasts) peer.lasts.set(number, last);
   }
 
   // ---- the end -------------------------------------------------------------------------------------------------------
@@ -578,7 +457,7 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
   close(): void {
     if (this.closed) return;
     this.lastFlush();
-    this.#settleRows();
+    this.settleRows();
     for (const peer of this.peers.values()) {
       for (const last of lastOf(peer, this.channels.values(), this.transport))
         this.#cluster.send(peer.index, 'last', last);
@@ -596,23 +475,6 @@ export class Engine implements InboundHost, OutboundHost, PumpWork, TransportEve
     this.channels.clear();
     this.transport.close();
     this.inbound.close();
-    this.peers.clear();
+    this.membership.peers.clear();
   }
 }
-
-/** What the reasons in a PEER_FAULT row mean. */
-const FAULT_REASONS: Readonly<Record<number, string>> = {
-  [FAULT.HEADER]: 'a frame whose header is not valid',
-  [FAULT.RECORDS]: 'a frame whose records do not add up; its records were dropped',
-  [FAULT.ORDER]: 'a frame out of order; it was dropped',
-  [FAULT.ROW]: 'a row of ours that is not valid; it was dropped',
-  [FAULT.TOO_LARGE]: 'a record is larger than its slots; it was dropped',
-  [FAULT.REFUSED]: 'its inbox failed again and again; nothing more is sent to it',
-  [FAULT.TUNNEL]: 'a tunnel message that is not valid',
-};
-
-const LANE_STATES: Readonly<Record<number, 'up' | 'down' | 'rearmed'>> = {
-  [LANE_STATE.UP]: 'up',
-  [LANE_STATE.DOWN]: 'down',
-  [LANE_STATE.REARMED]: 'rearmed',
-};

@@ -66,11 +66,11 @@ export async function joinWith<C = undefined>(
   let engine: Engine | undefined;
   let member: Member<C> | undefined;
   const events: ClusterEvents = {
-    peerUp: (peer) => engine?.peerUp(peer),
-    peerDown: (peer, why, detail) => engine?.peerDown(peer, why, detail),
-    peerSuspect: (peer, on) => engine?.peerSuspect(peer, on),
-    message: (peer, type, body) => engine?.message(peer, type, body),
-    fault: (error) => engine?.clusterFault(error),
+    peerUp: (peer) => engine?.membership.peerUp(peer),
+    peerDown: (peer, why, detail) => engine?.membership.peerDown(peer, why, detail),
+    peerSuspect: (peer, on) => engine?.membership.peerSuspect(peer, on),
+    message: (peer, type, body) => engine?.membership.message(peer, type, body),
+    fault: (error) => engine?.membership.clusterFault(error),
     onInspect: () => member?.inspect(),
   };
   // What the transport answers to a tunnel message is an event of the next poll, so a member that sleeps must take a turn.

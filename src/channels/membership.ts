@@ -1,0 +1,182 @@
+import { MillraceError } from '../errors.js';
+import type { Control } from './control.js';
+import { readLast } from './farewell.js';
+import type { Batch } from './frames.js';
+import type { Inbound } from './inbound.js';
+import { reportMismatch } from './mismatch.js';
+import type { AnyOutChannel } from './outbound.js';
+import { Peer, type PeerEnd } from './peer.js';
+import type { Seals } from './seals.js';
+import type { Status } from './status.js';
+import { readSubscribe, readUnsubscribe } from './subscriptions.js';
+import type { Transport } from './transport.js';
+import type { PeerInfo } from './types.js';
+
+/** What the membership needs of its member. */
+export interface MembershipHost {
+  readonly closed: boolean;
+  readonly transport: Transport;
+  readonly inbound: Inbound;
+  readonly control: Control;
+  readonly seals: Seals;
+  readonly status: Status;
+  readonly channels: ReadonlyMap<number, AnyOutChannel>;
+  /** A polling turn follows. */
+  wake(): void;
+  /** Settles who waits for rows that have arrived. */
+  settleRows(): void;
+  /** Nobody waits for rows of that peer any more. */
+  awaited(peer: Peer): void;
+  fault(peer: Peer, error: Error): void;
+}
+
+/**
+ * The other members as the cluster tells of them: who is up, what they subscribe to, and how they end. Calls come from the
+ * event loop, never from within a call of ours.
+ */
+export class Membership {
+  /** Those that are up, by index. */
+  readonly peers = new Map<number, Peer>();
+  readonly #early = new Map<number, { batch: Batch; start: number; end: number }[]>();
+
+  constructor(
+    private readonly host: MembershipHost,
+    private readonly send: (peerIndex: number, type: string, body: unknown) => void,
+  ) {}
+
+  /** Frames of a peer that is not up yet; they are the first to be delivered when it is. */
+  early(index: number, batch: Batch, start: number, end: number): void {
+    const frames = this.#early.get(index) ?? [];
+    this.#early.set(index, frames);
+    frames.push({ batch, start, end });
+  }
+
+  /** Tells a peer of a subscription. */
+  tell(peer: Peer, body: Record<string, unknown>): void {
+    this.send(peer.index, 'subscribe', body);
+    this.host.seals.told(peer);
+  }
+
+  peerUp(info: PeerInfo): void {
+    if (this.host.closed) return;
+    const peer = new Peer(info);
+    this.peers.set(info.index, peer);
+    for (const { batch, start, end } of this.#early.get(info.index) ?? [])
+      this.host.transport.frames.push(peer, batch, start, end);
+    this.#early.delete(info.index);
+    for (const subscription of this.host.inbound.locals.values()) {
+      this.tell(peer, subscription.body(this.host.transport.maxRow));
+    }
+    this.host.status.emit({ type: 'peer-joined', peer: peer.identity });
+    this.host.wake();
+  }
+
+  /** Called before native code lets go of the peer, so that what it had sent is still taken out of the inbox. */
+  peerDown(info: PeerInfo, why: PeerEnd, detail?: string): void {
+    const peer = this.peers.get(info.index);
+    if (this.host.closed || peer === undefined) return;
+    this.host.transport.drain();
+    this.host.inbound.takeConsumed();
+    // Behind its last frame, so that its subscribers hear of it in order (I4).
+    this.host.transport.frames.push(peer, { why, detail }, 0, 0);
+    this.peers.delete(info.index);
+    peer.gone = true;
+    // Rows that completed are in its inbox: known to have been received.
+    this.host.transport.flush();
+    this.host.settleRows();
+    this.host.control.forget(peer);
+    this.host.seals.forget(peer);
+    this.giveUp(peer, why);
+    if (why === 'died') {
+      this.host.status.emit({
+        type: 'peer-lost',
+        peer: peer.identity,
+        ...(detail === undefined ? {} : { detail }),
+      });
+    } else {
+      this.host.status.emit({ type: 'peer-left', peer: peer.identity });
+    }
+    this.host.wake();
+  }
+
+  /** Its destinations end, and what waits for it settles. */
+  giveUp(peer: Peer, why: PeerEnd): void {
+    for (const part of [...peer.destinations]) part.peerGone(why);
+    for (const { waiter } of peer.awaiting.splice(0)) waiter.lost(why, true);
+    peer.subscriptions.clear();
+    this.host.awaited(peer);
+  }
+
+  peerSuspect(info: PeerInfo, on: boolean): void {
+    const peer = this.peers.get(info.index);
+    if (peer !== undefined) this.host.status.emit({ type: 'peer-suspect', peer: peer.identity, on });
+  }
+
+  message(info: PeerInfo, type: string, body: unknown): void {
+    const peer = this.peers.get(info.index);
+    if (this.host.closed || peer === undefined) return;
+    if (type === 'subscribe') {
+      this.subscribed(peer, body);
+      this.host.inbound.gate.heard(peer);
+    } else if (type === 'unsubscribe') this.unsubscribed(peer, body);
+    else if (type === 'announce') this.#announced(peer, body);
+    else if (type === 'last') this.#last(peer, body);
+    // Other types are a later version's.
+  }
+
+  clusterFault(error: Error): void {
+    this.host.status.emit({ type: 'fault', error });
+  }
+
+  /** A `subscribe` message, or one of our own with echo. */
+  subscribed(peer: Peer, body: unknown): void {
+    const subscription = readSubscribe(peer, body);
+    if (subscription instanceof Error) return this.host.fault(peer, subscription);
+    const old = peer.subscriptions.get(subscription.id);
+    if (old !== undefined)
+      return this.host.fault(
+        peer,
+        new MillraceError('ERR_PEER_INPUT', `${peer.info.name} subscribed twice as ${old.id}.`),
+      );
+    peer.subscriptions.set(subscription.id, subscription);
+    for (const channel of this.host.channels.values()) {
+      if (subscription.matches(channel.name)) channel.subscribe(subscription);
+    }
+  }
+
+  /** An `unsubscribe` message, or one of our own with echo. */
+  unsubscribed(peer: Peer, body: unknown): void {
+    const id = readUnsubscribe(body);
+    if (id === null)
+      return this.host.fault(
+        peer,
+        new MillraceError('ERR_PEER_INPUT', `${peer.info.name} sent a bad unsubscribe.`),
+      );
+    if (!peer.subscriptions.delete(id)) return;
+    for (const channel of [...this.host.channels.values()]) channel.unsubscribe(peer, id);
+  }
+
+  /** Only of interest where the publisher refuses: an accepted subscription is acknowledged in the lane. */
+  #announced(peer: Peer, body: unknown): void {
+    const { channel, codec, schema, subscription, refused } = (body ?? {}) as Record<string, unknown>;
+    if (refused !== 'codec' && refused !== 'schema') return;
+    const local = this.host.inbound.locals.get(Number(subscription));
+    if (local === undefined || typeof channel !== 'string') return;
+    const ours =
+      refused === 'codec'
+        ? (local.wanted.codec?.name ?? 'any built-in codec')
+        : String(local.wanted.schemaId);
+    reportMismatch(local.status, refused, channel, peer, ours, String(refused === 'codec' ? codec : schema));
+  }
+
+  /** It leaves, and what it published to the last may not arrive. */
+  #last(peer: Peer, body: unknown): void {
+    const lasts = readLast(body);
+    if (lasts === null)
+      return this.host.fault(
+        peer,
+        new MillraceError('ERR_PEER_INPUT', `${peer.info.name} sent a last word that is not valid.`),
+      );
+    for (const { number, ...last } of lasts) peer.lasts.set(number, last);
+  }
+}
