@@ -48,6 +48,10 @@ void fill_device(const Context& context, ibv_device_attr* attr) {
   attr->max_srq_wr = kMaxSrqWr;
   attr->max_srq_sge = kMaxSrqSge;
   attr->max_ah = 1 << 20;
+  attr->max_mcast_grp = kGroups;
+  attr->max_mcast_qp_attach = kGroups;
+  attr->max_total_mcast_qp_attach = kGroups;
+  if (context.link == Link::kEthernet) attr->max_raw_ethy_qp = kQps - kTargetQps;
   attr->max_pkeys = 1;
   attr->local_ca_ack_delay = 0;
   attr->phys_port_cnt = kPorts;
@@ -56,8 +60,10 @@ void fill_device(const Context& context, ibv_device_attr* attr) {
 }  // namespace
 
 unsigned device_cap_flags(const Context& context) {
-  const unsigned xrc = context.xrc ? unsigned{IBV_DEVICE_XRC} : 0u;
-  return xrc | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD |
+  unsigned offered = context.xrc ? unsigned{IBV_DEVICE_XRC} : 0u;
+  if (context.link == Link::kEthernet)
+    offered |= unsigned{IBV_DEVICE_MANAGED_FLOW_STEERING} | unsigned{IBV_DEVICE_RAW_IP_CSUM};
+  return offered | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD |
          IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 }
 
@@ -79,6 +85,8 @@ int query_device_ex(ibv_context* handle, const ibv_query_device_ex_input* input,
   full.hca_core_clock = kClockKhz;
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
   full.phys_port_cnt_ex = kPorts;
+  if (Context::of(handle).link == Link::kEthernet)
+    full.raw_packet_caps = IBV_RAW_PACKET_CAP_IP_CSUM;
   full.cq_mod_caps.max_cq_count = kMaxModerationCount;
   full.cq_mod_caps.max_cq_period = kMaxModerationPeriodUs;
   memset(static_cast<void*>(attr), 0, size);
