@@ -12,6 +12,7 @@ namespace {
 constexpr const char* kWhat = "create a flow";
 constexpr uint32_t kHeaderBytes = 8;  ///< of a spec without anything in it: type, size, padding
 constexpr size_t kMaxSpecs = 32;
+constexpr size_t kMaxBytes = sizeof(ibv_flow_attr) + kMaxSpecs * sizeof(ibv_flow_spec);
 
 base::Status wrong(std::string detail) {
   return base::Status::error(EINVAL, kWhat, std::move(detail));
@@ -250,7 +251,7 @@ class Builder {
 
 }  // namespace
 
-base::Result<FlowRequest> read_flow(const ibv_flow_attr* attr) {
+base::Result<FlowRequest> read_flow(const ibv_flow_attr* attr, size_t limit) {
   if (attr->comp_mask != 0)
     return wrong(base::format("comp_mask is %#x and must be 0", attr->comp_mask));
   constexpr uint32_t kKnownFlags = IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS;
@@ -290,11 +291,8 @@ base::Result<FlowRequest> read_flow(const ibv_flow_attr* attr) {
 
   Builder builder(&out);
   const uint8_t* at = reinterpret_cast<const uint8_t*>(attr + 1);
-  if (attr->size < sizeof(ibv_flow_attr)) {
-    return wrong(base::format("size is %u, less than the attribute's own %zu", attr->size,
-                              sizeof(ibv_flow_attr)));
-  }
-  size_t left = attr->size - sizeof(ibv_flow_attr);
+  const bool size_said = attr->size > sizeof(ibv_flow_attr);
+  size_t left = std::min<size_t>(limit, size_said ? attr->size : kMaxBytes) - sizeof(ibv_flow_attr);
   for (unsigned i = 0; i < attr->num_of_specs; ++i) {
     Spec spec;
     spec.index = i;
@@ -311,7 +309,7 @@ base::Result<FlowRequest> read_flow(const ibv_flow_attr* attr) {
     at += spec.size;
     left -= spec.size;
   }
-  if (left != 0) {
+  if (size_said && left != 0) {
     return wrong(base::format("%zu bytes follow the last of %u specs", left, attr->num_of_specs));
   }
   if (rule.kind != FlowKind::kNormal && builder.any())

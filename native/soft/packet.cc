@@ -90,6 +90,15 @@ class Parser {
  private:
   bool outermost() const { return out_ == &fields_->outer; }
 
+  /**
+   * A header says how much follows. Less is padding; more is a frame that was cut off, or a lie:
+   * its headers count, as they do for an adapter, but nothing can be said of its checksums.
+   */
+  void within(size_t bytes) {
+    truncated_ |= bytes > in_.left();
+    in_.cut(bytes);
+  }
+
   void payload_of_type(uint16_t type) {
     if (type == kTypeIpv4) {
       ipv4();
@@ -113,8 +122,8 @@ class Parser {
     if (header == nullptr || header[0] >> 4 != 4) return;
     const size_t header_bytes = static_cast<size_t>(header[0] & 15) * 4;
     const size_t total = get16(header + 2);
-    if (header_bytes < 20 || total < header_bytes || total > in_.left()) return;
-    in_.cut(total);
+    if (header_bytes < 20 || total < header_bytes || header_bytes > in_.left()) return;
+    within(total);
     in_.take(header_bytes);
     memcpy(out_->src_ip, header + 12, 4);
     memcpy(out_->dst_ip, header + 16, 4);
@@ -138,9 +147,8 @@ class Parser {
     const uint8_t* header = in_.peek(40);
     if (header == nullptr || header[0] >> 4 != 6) return;
     const size_t payload = get16(header + 4);
-    if (payload > in_.left() - 40) return;
     in_.take(40);
-    in_.cut(payload);
+    within(payload);
     memcpy(out_->src_ip, header + 8, 16);
     memcpy(out_->dst_ip, header + 24, 16);
     const uint8_t label[4] = {0, static_cast<uint8_t>(header[1] & 15), header[2], header[3]};
@@ -204,7 +212,7 @@ class Parser {
     memcpy(&out_->src_port, header, 2);
     memcpy(&out_->dst_port, header + 2, 2);
     out_->layers |= layer;
-    if (outermost()) {
+    if (outermost() && !truncated_) {
       layout_->l4 = in_.offset();
       layout_->l4_bytes = static_cast<uint32_t>(in_.left());
     }
@@ -222,8 +230,8 @@ class Parser {
     const uint8_t* header = in_.peek(8);
     if (header == nullptr) return;
     const size_t bytes = get16(header + 4);
-    if (bytes < 8 || bytes > in_.left()) return;
-    in_.cut(bytes);
+    if (bytes < 8) return;
+    within(bytes);
     ports(header, kLayerUdp);
     in_.take(8);
     if (get16(header + 2) == kPortVxlan) {
@@ -290,6 +298,7 @@ class Parser {
   PacketFields* fields_;
   HeaderFields* out_;
   PacketLayout* layout_;
+  bool truncated_ = false;  ///< a length goes beyond the end
 };
 
 /** Sum of the pseudo-header that TCP and UDP checksums cover. */

@@ -74,7 +74,7 @@ struct FlowMatch {
 struct PacketLayout {
   uint32_t ip = 0;
   uint32_t ip_header = 0;  ///< bytes, with options
-  uint32_t l4 = 0;         ///< TCP or UDP, not in a fragment
+  uint32_t l4 = 0;         ///< TCP or UDP, not in a fragment or a frame that was cut off
   uint32_t l4_bytes = 0;   ///< header and payload, without Ethernet's padding
   bool fragment = false;
 };
@@ -85,7 +85,8 @@ inline constexpr uint32_t kMinFrame = 14;
 
 /**
  * Reads a frame's headers, never beyond `bytes`. Reading ends where a header is cut off or
- * contradicts itself; what was read before stays. A fragment has no TCP or UDP header (VERBS 3).
+ * contradicts itself; what was read before stays. Lengths of payloads that go beyond the frame are
+ * not held against its headers, as adapters do. A fragment has no TCP or UDP header (VERBS 3).
  * One tunnel is looked into. False: not even an Ethernet header. Any thread.
  */
 bool parse_frame(const uint8_t* frame, size_t bytes, PacketFields* fields, PacketLayout* layout);

@@ -10,13 +10,9 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace millrace::soft;
   if (size < sizeof(ibv_flow_attr)) return 0;
-  ibv_flow_attr head;
-  memcpy(&head, data, sizeof(head));
-  if (head.size > size) head.size = static_cast<uint16_t>(size);
   std::unique_ptr<uint8_t[]> attr(new uint8_t[size]);
   memcpy(attr.get(), data, size);
-  memcpy(attr.get(), &head, sizeof(head));
-  auto request = read_flow(reinterpret_cast<const ibv_flow_attr*>(attr.get()));
+  auto request = read_flow(reinterpret_cast<const ibv_flow_attr*>(attr.get()), size);
   if (!request.ok()) return 0;
   const FlowRule rule = request.value().rule;
   PacketFields fields;

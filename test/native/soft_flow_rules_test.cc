@@ -66,6 +66,10 @@ TEST(SoftFlowRules, WhatIsInvalidSaysWhy) {
   good.attr()->num_of_specs = 4;
   EXPECT_EQ(code_of(good), EINVAL) << "a spec is missing";
   good.attr()->num_of_specs = 3;
+  const uint16_t size = good.attr()->size;
+  good.attr()->size = sizeof(ibv_flow_attr);
+  EXPECT_EQ(code_of(good), 0) << "as pyverbs leaves it";
+  good.attr()->size = size;
   good.attr()->flags = 1;
   EXPECT_EQ(code_of(good), EINVAL);
   good.attr()->flags = IBV_FLOW_ATTR_FLAGS_EGRESS;

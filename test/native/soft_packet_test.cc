@@ -147,8 +147,12 @@ TEST(SoftPacket, EveryPrefixOfAFrameIsRead) {
   for (size_t bytes = 0; bytes < frame.data().size(); ++bytes) {
     const Parsed p = parse(frame.data(), bytes);
     EXPECT_EQ(p.ok, bytes >= 14);
-    // The IPv6 header says how long the packet is: cut off, it counts for nothing.
-    EXPECT_EQ(p.outer().layers & ~(soft::kLayerEth | soft::kLayerVlan), 0u) << bytes;
+    // A header counts once all of it is there, and the checksums of a cut frame say nothing.
+    EXPECT_EQ(p.outer().layers & ~whole.outer().layers, 0u) << bytes;
+    EXPECT_EQ((p.outer().layers & soft::kLayerIpv6) != 0, bytes >= 18 + 40) << bytes;
+    EXPECT_EQ((p.outer().layers & soft::kLayerUdp) != 0, bytes >= 18 + 48 + 8) << bytes;
+    EXPECT_EQ(p.inner().layers & ~whole.inner().layers, 0u) << bytes;
+    EXPECT_EQ(p.layout.l4, 0u);
   }
 }
 
@@ -161,15 +165,19 @@ TEST(SoftPacket, LengthsThatContradictThemselves) {
       {"IP version", [](auto& f) { f[14] = 0x55; }, soft::kLayerEth},
       {"header of 16 bytes", [](auto& f) { f[14] = 0x44; }, soft::kLayerEth},
       {"header beyond the packet", [](auto& f) { f[14] = 0x4F; }, soft::kLayerEth},
-      {"total beyond the frame", [](auto& f) { f[16] = 0x10; }, soft::kLayerEth},
+      {"total beyond the frame", [](auto& f) { f[16] = 0x10; },
+       soft::kLayerEth | soft::kLayerIpv4 | soft::kLayerUdp},
       {"total below the header", [](auto& f) { f[16] = 0, f[17] = 19; }, soft::kLayerEth},
       {"UDP of 7 bytes", [](auto& f) { f[38] = 0, f[39] = 7; }, soft::kLayerEth | soft::kLayerIpv4},
-      {"UDP beyond the packet", [](auto& f) { f[38] = 1; }, soft::kLayerEth | soft::kLayerIpv4},
+      {"UDP beyond the packet", [](auto& f) { f[38] = 1; },
+       soft::kLayerEth | soft::kLayerIpv4 | soft::kLayerUdp},
   };
   for (const auto& c : cases) {
     FrameBuilder frame = udp_frame(1, 2, 3, 4, "text");
     c.change(frame.data());
-    EXPECT_EQ(parse(frame.data()).outer().layers, c.left) << c.name;
+    const Parsed p = parse(frame.data());
+    EXPECT_EQ(p.outer().layers, c.left) << c.name;
+    EXPECT_EQ(p.layout.l4, 0u) << c.name;
   }
 }
 
