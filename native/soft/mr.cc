@@ -328,6 +328,7 @@ ibv_mr* reg_mr_iova2(ibv_pd* pd_handle, void* addr, size_t length, uint64_t iova
   mr->owner = process.owner();
   mr->mr.addr = addr;
   mr->mr.length = length;
+  process.regions.insert(mr.get());
   return publish(pd, std::move(mr), mr_key(process.slot(), index, record.generation));
 }
 
@@ -359,6 +360,7 @@ int dereg_mr(ibv_mr* handle) {
     record.state.store(0, std::memory_order_release);
     leave_backing(shared, record.backing);
     process.release_mr(mr->index);
+    process.regions.erase(mr);
   }
   drop_handle(mr);
   return 0;

@@ -155,8 +155,9 @@ ibv_wc_status run_bind(Qp& qp, const ibv_send_wr& wr) {
     return IBV_WC_SUCCESS;
   }
   const Mr& mr = Mr::of(info.mr);
+  if (process.regions.count(&mr) == 0) return IBV_WC_MW_BIND_ERR;  // gone, or only imported
   const MrRecord& region = process.shared().mrs[mr.index];
-  if (mr.owner != process.owner() || !fits(qp, mw, region, info)) return IBV_WC_MW_BIND_ERR;
+  if (!fits(qp, mw, region, info)) return IBV_WC_MW_BIND_ERR;
 
   close_window(record);
   step("window closed");

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ namespace millrace::soft {
 struct Context;
 struct Cq;
 struct FlowTable;
+struct Mr;
 struct Mw;
 struct Qp;
 struct ReceiveQueue;
@@ -113,6 +115,9 @@ class Process {
    */
   std::mutex attending;
 
+  /** Regions of this process: a work request that waits may name one that has gone. Needs
+   * registry(). */
+  std::set<const Mr*> regions;
   /** Memory windows of this process. Needs registry(). */
   std::vector<Mw*> windows;
   /** Regions of other processes that were imported, by key, one for each handle. Needs registry().

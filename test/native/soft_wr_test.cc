@@ -8,7 +8,8 @@ namespace {
 
 constexpr uint64_t kRcOps =
     uint64_t{IBV_QP_EX_WITH_RDMA_WRITE} | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
-    IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_WRITE;
+    IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_WRITE |
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
 verbs::QpPtr create(Connected& end, ibv_qp_type type,
                     const std::function<void(ibv_qp_init_attr_ex&)>& change) {
@@ -87,12 +88,21 @@ TEST(SoftWr, EveryOperationInOneList) {
   pair.ex->wr_id = 6;
   const uint64_t value = 0x1122334455667788;
   ibv_wr_atomic_write(pair.ex, pair.b.mr->rkey, pair.there(304), &value);
+  const uint64_t counter = 40;
+  memcpy(pair.b.buffer + 312, &counter, 8);
+  pair.ex->wr_id = 7;
+  ibv_wr_atomic_fetch_add(pair.ex, pair.b.mr->rkey, pair.there(312), 2);
+  pair.sge(4200, 8);
+  pair.ex->wr_id = 8;
+  ibv_wr_atomic_cmp_swp(pair.ex, pair.b.mr->rkey, pair.there(312), 42, 7);
+  pair.sge(4208, 8);
   ibv_wc wc = {};
   EXPECT_EQ(ibv_poll_cq(pair.a.send_cq.get(), 1, &wc), 0) << "nothing happens before complete";
   ASSERT_EQ(ibv_wr_complete(pair.ex), 0) << soft::last_error().detail;
   const ibv_wc_opcode opcodes[] = {IBV_WC_SEND,       IBV_WC_SEND,      IBV_WC_RDMA_WRITE,
-                                   IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ, IBV_WC_ATOMIC_WRITE};
-  for (uint64_t i = 0; i < 6; ++i) {
+                                   IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ, IBV_WC_ATOMIC_WRITE,
+                                   IBV_WC_FETCH_ADD,  IBV_WC_COMP_SWAP};
+  for (uint64_t i = 0; i < 8; ++i) {
     wc = pair.sent();
     EXPECT_EQ(wc.wr_id, i + 1);
     EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << i;
@@ -113,6 +123,12 @@ TEST(SoftWr, EveryOperationInOneList) {
   EXPECT_EQ(memcmp(pair.b.buffer + 200, pair.a.buffer + 16, 16), 0);
   EXPECT_STREQ(reinterpret_cast<char*>(pair.a.buffer) + 4096, "to be read");
   EXPECT_EQ(memcmp(pair.b.buffer + 304, &value, 8), 0);
+  uint64_t words[3];
+  memcpy(words, pair.a.buffer + 4200, 16);
+  memcpy(words + 2, pair.b.buffer + 312, 8);
+  EXPECT_EQ(words[0], 40u) << "what it was before the addition";
+  EXPECT_EQ(words[1], 42u) << "and before the exchange";
+  EXPECT_EQ(words[2], 7u);
 }
 
 TEST(SoftWr, InlineDataIsTheCallersAgainAtOnce) {
