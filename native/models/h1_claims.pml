@@ -1,7 +1,7 @@
 /* H1  Tables that everybody reads and few change: attachments to multicast groups, flow rules (claims.h).
  *
  * Process A attaches to group 1, detaches, attaches to group 2 with whatever record is free; it may be killed between any two of its steps. Process B
- * attaches to group 1. A sender sends to group 1 three times; it keeps what it has read of the table until the count of changes moves.
+ * attaches to group 1. A sender sends to group 1 twice; it keeps what it has read of the table until the count of changes moves.
  *
  *   attach   CAS word 0 -> CLAIMED(me); the contents, in two halves; word LIVE(me, use), a use that is new each time; count + 1
  *   detach   CAS word LIVE -> 0; count + 1
@@ -65,7 +65,7 @@ active proctype a() {
     off[A] = 1;
     attach(A, 2, 2);
     false
-  } unless { killed -> dead = 1; on[A] = 0 }
+  } unless { d_step { killed -> dead = 1; on[A] = 0 } }
 }
 active proctype b() { byte r; attach(B, 1, 1); on[B] = 1; bdone = 1 }
 active proctype fate() { if :: killed = 1 :: skip fi }
@@ -97,13 +97,15 @@ inline reap() {
   off[A] = 1; reaped = 1
 }
 active proctype reaper() { byte i, x; reap() }
+#ifdef PLAINREAP
 active proctype reaper2() { byte i, x; reap() }
+#endif
 
 active proctype sender() {
   byte n, i, x, l, h, seen, now;
   bit mustA, mustB, notA, hasA, hasB;
   do
-  :: n < 3 ->
+  :: n < 2 ->
      d_step { mustA = on[A]; mustB = on[B]; notA = off[A] };
 #ifndef SCANFIRST
      now = count;
