@@ -1,6 +1,25 @@
 import { checkChannelName } from './names.js';
 import type { DoneBody, SubscribedBody } from './wire.js';
 
+const utf8 = new TextEncoder();
+
+/** The payload of SUBSCRIBED: u32 id, u32 generation, f64 first live sequence, then the body as JSON. */
+export function writeSubscribed(
+  id: number,
+  generation: number,
+  first: number,
+  body: SubscribedBody,
+): Uint8Array {
+  const text = utf8.encode(JSON.stringify(body));
+  const payload = new Uint8Array(16 + text.length);
+  const view = new DataView(payload.buffer);
+  view.setUint32(0, id, true);
+  view.setUint32(4, generation, true);
+  view.setFloat64(8, first, true);
+  payload.set(text, 16);
+  return payload;
+}
+
 /** Checks the JSON of SUBSCRIBED (I9). @throws Error that says what is wrong */
 export function readSubscribed(text: string): SubscribedBody {
   const body = JSON.parse(text) as Partial<SubscribedBody> | null;

@@ -1,21 +1,17 @@
 import type { AnyMillraceError, MillraceError } from '../errors.js';
+import { writeSubscribed } from './bodies.js';
 import type { Clock } from './clock.js';
 import type { Codec, Encoder } from './codec/codec.js';
 import { announced } from './codecs.js';
 import type { Control } from './control.js';
-import {
-  type DeliveryWaiter,
-  Destination,
-  type DestinationEnd,
-  type DestinationHost,
-  type Ticket,
-} from './destination.js';
+import { Destination, type DestinationEnd, type DestinationHost, type Ticket } from './destination.js';
 import { writeHeaders } from './headers.js';
 import { keyAt } from './overflow/index.js';
 import type { Peer, PeerSubscription } from './peer.js';
 import { notEncoded, publishingEnded, reentrant, refused, tooLarge } from './refusals.js';
 import { ReplayStore } from './replay.js';
 import type { Status } from './status.js';
+import { Tally } from './tally.js';
 import type { Transport } from './transport.js';
 import type { Headers } from './types.js';
 import {
@@ -26,7 +22,6 @@ import {
   payloadLimit,
   RECORD_BYTES,
   recordSize,
-  type SubscribedBody,
   writeHeader,
 } from './wire.js';
 
@@ -128,12 +123,7 @@ export class OutChannel<T> implements DestinationHost {
   lastError: AnyMillraceError | null = null;
   lastCode: number = REFUSED.FULL;
   readonly counts = { publishedBytes: 0, refused: 0, encodeErrors: 0, dropped: 0 };
-  /** Of this turn, for one status event each. */
-  #turnRefused = 0;
-  #turnFull: AnyMillraceError | null = null;
-  #turnEnded: AnyMillraceError | null = null;
-  #turnErrors = 0;
-  #turnError: AnyMillraceError | null = null;
+  readonly #tally: Tally;
   #done: Uint8Array | null = null;
   #full = 0;
   /** Bytes that were queued since the last look. */
@@ -162,6 +152,7 @@ export class OutChannel<T> implements DestinationHost {
     this.codecName = announced(options.codec.name);
     this.#replay = options.replay > 0 ? new ReplayStore(options.replay, options.replayBytes) : null;
     this.#limit = payloadLimit(host.transport.slotBytes);
+    this.#tally = new Tally(name, status);
   }
 
   // ---- publishing ----------------------------------------------------------------------------------------------------
@@ -348,15 +339,6 @@ export class OutChannel<T> implements DestinationHost {
     return this.destinations.reduce((sum, one) => sum + one.queuedBytes, 0);
   }
 
-  /** Destinations that have not yet delivered everything up to the newest message. */
-  whenDelivered(waiter: DeliveryWaiter): Destination[] {
-    const { sequence } = this;
-    const open = this.destinations.filter((one) => one.delivered < sequence);
-    for (const one of open) one.whenDelivered(sequence, waiter);
-    if (open.length > 0) this.host.schedule();
-    return open;
-  }
-
   /** Whether the arena has room again; at the end of a turn. */
   arenaTurn(): boolean {
     if (this.#arenaFull && this.transport.arena.reserve(this.#need) < 0) return false;
@@ -471,29 +453,14 @@ export class OutChannel<T> implements DestinationHost {
   }
 
   #sendSubscribed(destination: Destination, id: number): void {
-    const { schemaId } = this.options;
-    const body: SubscribedBody = {
+    const first = this.sequence + 1;
+    const payload = writeSubscribed(id, destination.generation, first, {
       name: this.name,
       codec: this.codecName,
-      schema: schemaId,
+      schema: this.options.schemaId,
       delivery: 'lane',
-    };
-    const text = utf8.encode(JSON.stringify(body));
-    const payload = new Uint8Array(16 + text.length);
-    const view = new DataView(payload.buffer);
-    view.setUint32(0, id, true);
-    view.setUint32(4, destination.generation, true);
-    view.setFloat64(8, this.sequence + 1, true);
-    payload.set(text, 16);
-    this.control.send(
-      destination.peer,
-      this.lane,
-      KIND.SUBSCRIBED,
-      this.number,
-      this.sequence + 1,
-      0,
-      payload,
-    );
+    });
+    this.control.send(destination.peer, this.lane, KIND.SUBSCRIBED, this.number, first, 0, payload);
   }
 
   #changed(): void {
@@ -508,18 +475,25 @@ export class OutChannel<T> implements DestinationHost {
   }
 
   #refuse(why: 'arena' | null): number {
-    // A loop that ignores refusals must not pay for an error each time.
-    this.#turnFull ??= refused(this.name, why === 'arena', this.maxQueueBytes, this.destinations);
-    return this.#notTaken(REFUSED.FULL, this.#turnFull);
+    this.counts.refused++;
+    return this.#notTaken(
+      REFUSED.FULL,
+      this.#tally.full(() => refused(this.name, why === 'arena', this.maxQueueBytes, this.destinations)),
+    );
   }
 
   #endedError(): number {
-    this.#turnEnded ??= this.endError;
-    return this.#notTaken(REFUSED.ENDED, this.#turnEnded);
+    this.counts.refused++;
+    return this.#notTaken(
+      REFUSED.ENDED,
+      this.#tally.ended(() => this.endError),
+    );
   }
 
   #failed(error: unknown): number {
-    return this.#notTaken(REFUSED.VALUE, notEncoded(this.name, this.options.codec.name, error));
+    this.counts.encodeErrors++;
+    const known = notEncoded(this.name, this.options.codec.name, error);
+    return this.#notTaken(REFUSED.VALUE, this.#tally.failed(known));
   }
 
   /** What is wrong with publishing now that it has ended. */
@@ -527,35 +501,17 @@ export class OutChannel<T> implements DestinationHost {
     return publishingEnded(this.name, this.ended!);
   }
 
-  /** Nothing was taken: counted, and told once a turn. */
   #notTaken(code: number, error: AnyMillraceError): number {
     this.transport.arena.pinned = -1;
     this.lastCode = code;
     this.lastError = error;
-    if (code === REFUSED.VALUE) {
-      this.counts.encodeErrors++;
-      this.#turnErrors++;
-      this.#turnError ??= error;
-    } else {
-      this.counts.refused++;
-      this.#turnRefused++;
-    }
     this.host.dirty(this);
     return code;
   }
 
   /** Tells status$ what was refused in this turn. */
   endOfTurn(): void {
-    const { name: channel } = this;
-    const [refusals, errors] = [this.#turnRefused, this.#turnErrors];
-    const [refusal, error] = [this.#turnFull ?? this.#turnEnded, this.#turnError];
-    this.#turnRefused = 0;
-    this.#turnErrors = 0;
-    this.#turnFull = null;
-    this.#turnEnded = null;
-    this.#turnError = null;
-    if (refusals > 0) this.status.emit({ type: 'refused', channel, count: refusals, error: refusal! });
-    if (errors > 0) this.status.emit({ type: 'encode-error', channel, count: errors, error: error! });
+    this.#tally.tell();
   }
 }
 
