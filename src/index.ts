@@ -3,7 +3,7 @@ export type {
   FlushOptions,
   ReadyOptions,
   SendOptions,
-} from './channels/channel.js';
+} from './channels/calls.js';
 export { Channel } from './channels/channel.js';
 export {
   type Codec,

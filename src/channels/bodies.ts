@@ -44,3 +44,17 @@ export function readDone(text: string): DoneBody | null {
     return null;
   }
 }
+
+/** The body of DONE for an error that ends a publishing. */
+export function doneBody(error: unknown): DoneBody {
+  const known = error instanceof Error ? error : new Error(String(error));
+  const { code } = known as { code?: unknown };
+  return {
+    how: 'error',
+    error: {
+      name: known.name.slice(0, 200),
+      message: known.message.slice(0, 1000),
+      ...(typeof code === 'string' ? { code: code.slice(0, 200) } : {}),
+    },
+  };
+}

@@ -1,10 +1,19 @@
 import type { ReadableStream, WritableStream } from 'node:stream/web';
 import { Observable, type Observer, type Subscriber } from 'rxjs';
 import { MillraceError } from '../errors.js';
+import { doneBody } from './bodies.js';
+import {
+  type DrainOptions,
+  drainOptions,
+  type FlushOptions,
+  headersOf,
+  READY_MS,
+  type ReadyOptions,
+  type SendOptions,
+} from './calls.js';
 import type { Codec } from './codec/index.js';
 import type { Engine } from './engine.js';
 import { batches$, events$ } from './events.js';
-import { checkHeaders } from './headers.js';
 import { ChannelIterator } from './iterate.js';
 import { Listening } from './listening.js';
 import { abortSignal, type ChannelSettings, integer, milliseconds } from './options.js';
@@ -12,7 +21,7 @@ import { type AnyOutChannel, type OutChannel, REFUSED } from './outbound.js';
 import { validator } from './schema.js';
 import { Publication, until, whenDelivered } from './settle.js';
 import { Status } from './status.js';
-import type { InboundCounts, Wanted } from './subscription.js';
+import { type InboundCounts, wantedOf } from './subscription.js';
 import { checkNames } from './suggest.js';
 import type {
   ChannelEvent,
@@ -23,83 +32,12 @@ import type {
   StatusEvent,
 } from './types.js';
 import { readableOf, writableOf } from './webstreams.js';
-import type { DoneBody } from './wire.js';
-
-/** drain() waits for so long unless told otherwise. */
-export const DRAIN_MS = 5000;
-/** ready() waits for so long unless told otherwise. */
-const READY_MS = 30_000;
-
-/** What offer() and publish() take besides the value. */
-export interface SendOptions {
-  /** Short strings that travel with the message; subscribers see them on `messages$`. */
-  readonly headers?: Headers;
-}
-
-/** What ready() takes. */
-export interface ReadyOptions {
-  /** Subscribers (members) that this publisher must have; 1 unless `publishers` is given. */
-  readonly subscribers?: number;
-  /** Publishers that must have acknowledged this subscriber. */
-  readonly publishers?: number;
-  /** In ms; 30 s unless given. */
-  readonly timeout?: number;
-  readonly signal?: AbortSignal;
-}
-
-/** What flush() takes. */
-export interface FlushOptions {
-  /** Stops waiting; the report then says what is not known to be delivered. */
-  readonly signal?: AbortSignal;
-}
-
-/** What drain() takes. */
-export interface DrainOptions extends FlushOptions {
-  /** In ms; 5 s unless given. */
-  readonly timeout?: number;
-}
-
-/** Reads drain's argument: a time or an object. */
-export function drainOptions(given: number | DrainOptions | undefined): {
-  timeout: number;
-  signal: AbortSignal | undefined;
-} {
-  if (typeof given === 'object' && given !== null) {
-    checkNames('drain()', given, ['timeout', 'signal']);
-    return {
-      timeout: milliseconds('drain()', 'timeout', given.timeout, DRAIN_MS),
-      signal: abortSignal('drain()', given.signal),
-    };
-  }
-  return { timeout: milliseconds('drain()', 'timeout', given, DRAIN_MS), signal: undefined };
-}
 
 /** What a channel needs of its member. */
 export interface ChannelHost {
   readonly engine: Engine;
   /** Its name is free again. */
   forget(channel: Channel<unknown, never>): void;
-}
-
-/** What a subscription asks for, from the settings of a channel or pattern. */
-export function wantedOf(
-  settings: ChannelSettings,
-  what: { channel: string } | { pattern: string; matches(channel: string): boolean },
-): Wanted {
-  const { schema, validate } = settings;
-  return {
-    channel: 'channel' in what ? what.channel : null,
-    pattern: 'pattern' in what ? what.pattern : null,
-    matches: 'channel' in what ? (name) => name === what.channel : what.matches,
-    overflow: settings.overflow,
-    window: settings.windowBytes,
-    codec: settings.codec,
-    schemaId: settings.schemaId,
-    replay: settings.replay,
-    replayBytes: settings.replayBytes,
-    echo: settings.echo,
-    validator: schema === null || validate === 'off' ? null : () => validator(schema, validate),
-  };
 }
 
 /**
@@ -488,23 +426,4 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
           `Channel ${JSON.stringify(this.name)} is closed. Open it again with member.channel().`,
         );
   }
-}
-
-function doneBody(error: unknown): DoneBody {
-  const known = error instanceof Error ? error : new Error(String(error));
-  const { code } = known as { code?: unknown };
-  return {
-    how: 'error',
-    error: {
-      name: known.name.slice(0, 200),
-      message: known.message.slice(0, 1000),
-      ...(typeof code === 'string' ? { code: code.slice(0, 200) } : {}),
-    },
-  };
-}
-
-function headersOf(call: string, options: SendOptions | undefined): Headers | undefined {
-  if (options === undefined) return undefined;
-  checkNames(call, options, ['headers']);
-  return checkHeaders(call, options.headers);
 }

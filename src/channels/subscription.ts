@@ -1,7 +1,9 @@
 import type { Codec, Decoder } from './codec/codec.js';
 import { announced } from './codecs.js';
+import type { ChannelSettings } from './options.js';
 import type { Overflow } from './overflow/index.js';
 import type { Peer } from './peer.js';
+import { validator } from './schema.js';
 import type { Status } from './status.js';
 import type { GapEvent, PublisherJoinedEvent, PublisherLeftEvent } from './types.js';
 
@@ -62,6 +64,27 @@ export interface Wanted {
   readonly echo: boolean;
   /** Makes the check for one publisher; throws what is wrong with the value. */
   readonly validator: (() => (value: unknown) => unknown) | null;
+}
+
+/** What a subscription asks for, from the settings of a channel or pattern. */
+export function wantedOf(
+  settings: ChannelSettings,
+  what: { channel: string } | { pattern: string; matches(channel: string): boolean },
+): Wanted {
+  const { schema, validate } = settings;
+  return {
+    channel: 'channel' in what ? what.channel : null,
+    pattern: 'pattern' in what ? what.pattern : null,
+    matches: 'channel' in what ? (name) => name === what.channel : what.matches,
+    overflow: settings.overflow,
+    window: settings.windowBytes,
+    codec: settings.codec,
+    schemaId: settings.schemaId,
+    replay: settings.replay,
+    replayBytes: settings.replayBytes,
+    echo: settings.echo,
+    validator: schema === null || validate === 'off' ? null : () => validator(schema, validate),
+  };
 }
 
 /**
