@@ -3,7 +3,7 @@
  * A suite writes everything it prints to `context.log`; the runner shows the tail of that when it fails.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
-import { basename, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { bin, clangFormat, fuzzCompiler, root, run, tail, which } from './setup.mjs';
 
 const MINUTE = 60_000;
@@ -83,9 +83,9 @@ async function withoutRandomisation() {
 }
 
 /** Runs one GoogleTest program, counting from its JSON report. */
-async function nativeProgram(context, program, prefix, env) {
+async function nativeProgram(context, program, prefix, env, title = basename(program)) {
   const total = { passed: 0, failed: 0, skipped: 0, failures: [], shown: '' };
-  const report = `${program}.json`;
+  const report = join(dirname(program), `${title.replaceAll(' ', '-')}.json`);
   rmSync(report, { force: true });
   const line = [...prefix, program, `--gtest_output=json:${report}`];
   const result = await run(line[0], line.slice(1), {
@@ -100,7 +100,7 @@ async function nativeProgram(context, program, prefix, env) {
         if (test.result === 'SKIPPED' || test.status === 'NOTRUN') total.skipped += 1;
         else if (test.failures) {
           total.failed += 1;
-          total.failures.push(`${basename(program)} ${suite.name}.${test.name}`);
+          total.failures.push(`${title} ${suite.name}.${test.name}`);
         } else total.passed += 1;
       }
     }
@@ -110,7 +110,7 @@ async function nativeProgram(context, program, prefix, env) {
   if (result.code !== 0 && total.failed === 0) {
     total.failed = 1;
     total.failures.push(
-      `${basename(program)} ended with ${result.timedOut ? 'its time over' : `exit code ${result.code}`}`,
+      `${title} ended with ${result.timedOut ? 'its time over' : `exit code ${result.code}`}`,
     );
   }
   // The tests that passed say nothing; what is left is the failures and the sanitizer's report.
@@ -141,10 +141,16 @@ async function nativeTests(context, folder, sanitize, env, atOnce = 1) {
   const programs = executables(join(folder, 'test', 'native'), /_test$/);
   if (programs.length === 0) return { ...total, failed: 1, failures: ['no *_test program was built'] };
   const prefix = sanitize ? await withoutRandomisation() : [];
+  // What is above the device runs on each kind of it: with XRC, and without, as most adapters are (lanes over RC).
+  const rounds = programs.flatMap((program) => {
+    const plain = [program, prefix, env];
+    if (!basename(program).startsWith('transport_')) return [plain];
+    return [plain, [program, prefix, { ...env, MILLRACE_SOFT_XRC: '0' }, `${basename(program)} over RC`]];
+  });
   const results = [];
-  const left = programs.entries();
+  const left = rounds.entries();
   const work = async () => {
-    for (const [at, program] of left) results[at] = await nativeProgram(context, program, prefix, env);
+    for (const [at, round] of left) results[at] = await nativeProgram(context, ...round);
   };
   await Promise.all(Array.from({ length: atOnce }, work));
   for (const one of results) {

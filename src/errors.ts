@@ -404,6 +404,14 @@ export const CODES = define({
     cause: 'The addon and the TypeScript code state different layouts of the rows they share.',
     remedy: 'Install the package again, so that both come from one version.',
   },
+  ERR_DEVICE: {
+    scope: 'member',
+    retryable: false,
+    title: 'The RDMA device cannot be used',
+    cause:
+      'No device has the name that was given (device, MILLRACE_DEVICE), it cannot be opened, its port has no GID, or it lacks what lanes take; the message says which.',
+    remedy: "Run millrace doctor for what there is; use device: 'soft' for members of one host.",
+  },
   ERR_NATIVE: {
     scope: 'operation',
     retryable: false,

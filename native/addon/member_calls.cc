@@ -200,6 +200,10 @@ Napi::Value resources(const Napi::CallbackInfo& info) {
   if (open == nullptr) return {};
   const transport::Resources held = open->member->resources();
   Napi::Object result = Napi::Object::New(info.Env());
+  result.Set("device", held.device);
+  result.Set("deviceNote", held.note);
+  result.Set("laneKind", held.kind == transport::LaneKind::kXrc ? "xrc" : "rc");
+  result.Set("gidIndex", held.gid_index);
   result.Set("pds", held.pds);
   result.Set("xrcds", held.xrcds);
   result.Set("srqs", held.srqs);

@@ -13,15 +13,22 @@
 
 namespace millrace::transport {
 
+/** Memory of frame headers, one for each WR that a lane may have outstanding. */
+struct HeaderBlock {
+  uint8_t* base = nullptr;
+  uint32_t lkey = 0;
+};
+
 /**
  * All local memory that WRs name, in one private mapping with one MR: the send arena (which
  * JavaScript writes), the header blocks of the lanes, the bounce slots and the words that credit
- * WRITEs are taken from. Pages are touched when they are first used. The mapping and the tables
- * outlive the member while anybody holds buffers().owner.
+ * WRITEs are taken from. Where more lanes come up than there are blocks (RC: one for each peer),
+ * blocks are added, so many at a time with an MR of their own. Pages are touched when they are
+ * first used. The mapping and the tables outlive the member while anybody holds buffers().owner.
  */
 class Arena {
  public:
-  /** `lanes` x `lane_depth` header blocks; `slot_bytes` is the size of a bounce slot. */
+  /** `lanes` header blocks of `lane_depth` headers; `slot_bytes` is the size of a bounce slot. */
   static base::Result<std::unique_ptr<Arena>> create(ibv_pd* pd, uint64_t arena_bytes,
                                                      uint32_t slot_bytes, uint32_t lanes,
                                                      uint32_t lane_depth);
@@ -31,9 +38,11 @@ class Arena {
   uint64_t bytes() const { return arena_bytes_; }
 
   uint8_t* at(uint32_t offset) const { return base_ + offset; }
-  uint8_t* header(uint32_t lane, uint64_t position) const {
-    return headers_ + (uint64_t{lane} * lane_depth_ + position % lane_depth_) * 64;
-  }
+  /** Errors: ENOMEM, or what registering says. */
+  base::Result<HeaderBlock> take_headers();
+  void give_headers(const HeaderBlock& block) { free_headers_.push_back(block); }
+  /** MRs that it holds. */
+  uint32_t regions() const { return 1 + static_cast<uint32_t>(more_headers_.size()); }
   /** The word that the grant (0) or recall number (1) for this peer is written from. */
   uint64_t* word(uint32_t peer, uint32_t which) const { return words_ + peer * 8 + which; }
 
@@ -73,12 +82,18 @@ class Arena {
   Buffers buffers_;
   verbs::MrPtr mr_;
   uint8_t* base_ = nullptr;
-  uint8_t* headers_ = nullptr;
   uint8_t* bounces_ = nullptr;
   uint64_t* words_ = nullptr;
   uint64_t arena_bytes_ = 0;
   uint32_t slot_bytes_ = 0;
   uint32_t lane_depth_ = 0;
+  ibv_pd* pd_ = nullptr;
+  struct Extent {
+    base::Mapping mapping;
+    verbs::MrPtr mr;
+  };
+  std::vector<Extent> more_headers_;
+  std::vector<HeaderBlock> free_headers_;
   std::vector<int32_t> free_bounces_;
   uint64_t freed_ = 0;
   uint64_t released_ = 0;

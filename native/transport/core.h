@@ -16,6 +16,7 @@
 #include "transport/handshake.h"
 #include "transport/inbox.h"
 #include "transport/lane.h"
+#include "transport/lanes.h"
 #include "transport/member.h"
 #include "transport/rows.h"
 #include "verbs/owners.h"
@@ -26,10 +27,6 @@
  * (lanes that went down).
  */
 namespace millrace::transport {
-
-/** verbs.h defines this call inline, and a template argument needs a name with linkage. */
-inline int close_xrcd(ibv_xrcd* xrcd) { return ibv_close_xrcd(xrcd); }
-using XrcdOwner = verbs::Owner<ibv_xrcd, close_xrcd>;
 
 /** Tells the CPU that this is a loop that waits. */
 inline void relax() {
@@ -160,18 +157,20 @@ class Member::Core final : public LaneSink {
     uint16_t lane;
     uint64_t number;  ///< of the ask; 0: give `slots` back to the pool (R12)
     uint32_t slots;
+    QpInfo target;  ///< of the answer
   };
   enum class Blocked : uint8_t { kNo, kCredit, kRoom, kLane };
 
   Core() = default;
 
   // member.cc
+  Medium medium() const;
+  base::Status check_reachable(const OfferData& offer) const;
   Peer* connected(uint32_t index);
   Peer* find(uint32_t index, uint32_t generation);
   void event(EventKind kind, int32_t peer, int32_t a = 0, int32_t b = 0);
   void touch(Peer& peer);
   void update_tables();
-  void count_lanes();
   void reap_closing_lanes();
   void drain_channel();
   bool anything_pending() const;
@@ -180,6 +179,10 @@ class Member::Core final : public LaneSink {
   // send.cc
   void accept_row(const int32_t* row);
   Destination& destination(Peer& peer, uint32_t lane);
+  /** The lane of a destination; null when it could not be made, and then the peer is refused. */
+  Lane* lane_of(const Peer& peer, const Destination& dest) const {
+    return lanes_->to(peer.index, dest.lane);
+  }
   Blocked pump(Peer& peer, Destination& dest);
   bool stage_backlog(Peer& peer, Destination& dest, Lane& lane);
   void stage_runs(Peer& peer, Destination& dest, Lane& lane);
@@ -220,12 +223,14 @@ class Member::Core final : public LaneSink {
   bool harvest(Lane& lane);
   bool harvest_all();
   void recover(Lane& lane);
+  void rearmed(int32_t number);
   void doubt(Posted& posted, bool culprit);
   void hold(Peer& peer, Destination& dest);
   void ask(Peer& peer, Destination& dest);
   void ask_again();
-  void stated(Peer& peer, Destination& dest, uint64_t last);
-  void refuse(Peer& peer);
+  void asked(Peer& peer, const TunnelMessage& message);
+  void stated(Peer& peer, Destination& dest, const TunnelMessage& message);
+  void refuse(Peer& peer, ibv_wc_status status);
 
 #ifdef MILLRACE_STEPS
   void check_invariants() const;
@@ -236,14 +241,14 @@ class Member::Core final : public LaneSink {
   bool closed_ = true;
   Buffers buffers_;
   base::Fd folder_;
+  std::string note_;  ///< what choosing the device had to say
   verbs::ContextPtr context_;
-  XrcdOwner xrcd_;
   verbs::PdPtr pd_;
   verbs::ChannelPtr channel_;
   verbs::CqPtr receive_cq_;
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Lanes> lanes_;  ///< shut() before the inbox goes, destroyed after it
   std::unique_ptr<Inbox> inbox_;
-  std::array<std::unique_ptr<Lane>, kMaxLanes> lanes_;
   uint32_t closing_lanes_ = 0;  ///< bit per lane
   bool rearm_pending_ = false;  ///< a lane could not be re-armed, try again
 
@@ -252,7 +257,6 @@ class Member::Core final : public LaneSink {
   std::deque<uint32_t>
       free_peers_;                ///< oldest first: late writes of an old peer should find nobody
   std::vector<Peer*> connected_;  ///< those that are connected, in no order
-  uint32_t lanes_end_ = 1;        ///< behind the last open lane
   uint32_t reserved_count_ = 0;
   std::unordered_map<uint64_t, uint32_t> by_incarnation_;
 

@@ -22,7 +22,13 @@ struct WireOffer {
   uint32_t srq_number;
   uint32_t slot_bytes;
   uint32_t granted;
-  uint32_t reserved[5];
+  uint8_t lanes;
+  uint8_t medium;
+  uint8_t ethernet;
+  uint8_t mtu;
+  uint32_t lid;
+  uint8_t gid[16];
+  uint32_t reserved[3];
 };
 static_assert(sizeof(WireOffer) == kOfferBytes);
 
@@ -35,6 +41,8 @@ struct WireTunnel {
   uint64_t receiver;
   uint64_t number;
   uint64_t last;
+  uint32_t qp_number;
+  uint32_t psn;
 };
 static_assert(sizeof(WireTunnel) == kTunnelBytes);
 
@@ -52,6 +60,12 @@ std::array<uint8_t, kOfferBytes> encode_offer(const OfferData& offer) {
   wire.srq_number = offer.srq_number;
   wire.slot_bytes = offer.slot_bytes;
   wire.granted = offer.granted;
+  wire.lanes = static_cast<uint8_t>(offer.lanes);
+  wire.medium = static_cast<uint8_t>(offer.medium);
+  wire.ethernet = offer.address.ethernet ? 1 : 0;
+  wire.mtu = offer.address.mtu;
+  wire.lid = offer.address.lid;
+  std::memcpy(wire.gid, offer.address.gid.data(), sizeof(wire.gid));
   std::array<uint8_t, kOfferBytes> bytes;
   std::memcpy(bytes.data(), &wire, sizeof(wire));
   return bytes;
@@ -75,6 +89,16 @@ std::optional<OfferData> decode_offer(std::span<const uint8_t> bytes) {
   }
   // At least the usable floor (R13), at most what an SRQ can hold.
   if (wire.granted < 2 || wire.granted > 1u << 16) return std::nullopt;
+  if (wire.lanes != static_cast<uint8_t>(LaneKind::kXrc) &&
+      wire.lanes != static_cast<uint8_t>(LaneKind::kRc)) {
+    return std::nullopt;
+  }
+  if (wire.medium != static_cast<uint8_t>(Medium::kSoft) &&
+      wire.medium != static_cast<uint8_t>(Medium::kAdapters)) {
+    return std::nullopt;
+  }
+  // 256 to 4096 bytes, as ibv_mtu numbers them.
+  if (wire.mtu < 1 || wire.mtu > 5 || wire.ethernet > 1 || wire.lid > 0xFFFF) return std::nullopt;
   OfferData offer;
   offer.incarnation = wire.incarnation;
   offer.credit_address = wire.credit_address;
@@ -83,6 +107,12 @@ std::optional<OfferData> decode_offer(std::span<const uint8_t> bytes) {
   offer.srq_number = wire.srq_number;
   offer.slot_bytes = wire.slot_bytes;
   offer.granted = wire.granted;
+  offer.lanes = static_cast<LaneKind>(wire.lanes);
+  offer.medium = static_cast<Medium>(wire.medium);
+  offer.address.ethernet = wire.ethernet != 0;
+  offer.address.mtu = wire.mtu;
+  offer.address.lid = static_cast<uint16_t>(wire.lid);
+  std::memcpy(offer.address.gid.data(), wire.gid, sizeof(wire.gid));
   return offer;
 }
 
@@ -96,6 +126,8 @@ std::array<uint8_t, kTunnelBytes> encode_tunnel(const TunnelMessage& message) {
   wire.receiver = message.receiver;
   wire.number = message.number;
   wire.last = message.last;
+  wire.qp_number = message.qp.number;
+  wire.psn = message.qp.psn;
   std::array<uint8_t, kTunnelBytes> bytes;
   std::memcpy(bytes.data(), &wire, sizeof(wire));
   return bytes;
@@ -113,6 +145,7 @@ std::optional<TunnelMessage> decode_tunnel(std::span<const uint8_t> bytes) {
   if (wire.lane >= kMaxLanes || wire.sender == 0 || wire.receiver == 0 || wire.number == 0)
     return std::nullopt;
   if (wire.type == static_cast<uint8_t>(TunnelType::kAsk) && wire.last != 0) return std::nullopt;
+  if (wire.qp_number >= 1u << 24 || wire.psn >= 1u << 24) return std::nullopt;
   TunnelMessage message;
   message.type = static_cast<TunnelType>(wire.type);
   message.lane = wire.lane;
@@ -120,6 +153,7 @@ std::optional<TunnelMessage> decode_tunnel(std::span<const uint8_t> bytes) {
   message.receiver = wire.receiver;
   message.number = wire.number;
   message.last = wire.last;
+  message.qp = {wire.qp_number, wire.psn};
   return message;
 }
 

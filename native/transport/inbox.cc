@@ -18,8 +18,8 @@ constexpr uint32_t kExtentSlots = 128;
 
 }  // namespace
 
-base::Result<std::unique_ptr<Inbox>> Inbox::create(ibv_context* context, ibv_pd* pd, ibv_xrcd* xrcd,
-                                                   ibv_cq* cq, int domain, const Options& options) {
+base::Result<std::unique_ptr<Inbox>> Inbox::create(ibv_pd* pd, Lanes* lanes, int domain,
+                                                   const Options& options) {
   std::unique_ptr<Inbox> inbox(new Inbox());
   inbox->options_ = options;
   inbox->pd_ = pd;
@@ -36,21 +36,9 @@ base::Result<std::unique_ptr<Inbox>> Inbox::create(ibv_context* context, ibv_pd*
                                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
   if (!inbox->table_mr_) return registration_error(errno, "the credit table", inbox->table_.size());
 
-  ibv_srq_init_attr_ex attr;
-  memset(&attr, 0, sizeof(attr));
-  attr.attr.max_wr = options.max_slots;
-  attr.attr.max_sge = 1;
-  attr.comp_mask =
-      IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
-  attr.srq_type = IBV_SRQT_XRC;
-  attr.pd = pd;
-  attr.xrcd = xrcd;
-  attr.cq = cq;
-  errno = 0;
-  inbox->srq_ = verbs::SrqPtr(ibv_create_srq_ex(context, &attr));
-  if (!inbox->srq_) return verb_error(errno, "ibv_create_srq_ex", "the XRC SRQ of the inbox");
-  const int error = ibv_get_srq_num(inbox->srq_.get(), &inbox->srq_number_);
-  if (error != 0) return verb_error(error, "ibv_get_srq_num", "the XRC SRQ of the inbox");
+  auto queue = lanes->create_queue(options.max_slots);
+  if (!queue.ok()) return queue.status();
+  inbox->queue_ = queue.take();
 
   base::Status status = inbox->add_extent(std::min(options.slots, options.max_slots));
   if (!status.ok()) return status;
@@ -60,7 +48,7 @@ base::Result<std::unique_ptr<Inbox>> Inbox::create(ibv_context* context, ibv_pd*
 Inbox::~Inbox() {
   // The SRQ first: nothing lands in the slots any more (I5), then the names (I7), then by the
   // owners MRs and mappings.
-  (void)srq_.close();
+  (void)queue_.srq.close();
   for (uint32_t k = 0; k < files_; ++k) unlinkat(folder_.get(), file_name(k).c_str(), 0);
 }
 
@@ -153,7 +141,7 @@ void Inbox::post() {
   ibv_recv_wr* bad = nullptr;
   // The SRQ has room for max_slots WRs and a slot is posted once at a time, so this can only fail
   // for a device that is gone; then the slots stay with us, and posted() tells.
-  const int error = ibv_post_srq_recv(srq_.get(), wrs, &bad);
+  const int error = ibv_post_srq_recv(queue_.srq.get(), wrs, &bad);
   const bool none = error != 0 && bad == nullptr;
   posted_ += error == 0 ? batched_ : none ? 0 : static_cast<uint32_t>(bad - wrs);
   batched_ = 0;

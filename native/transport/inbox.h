@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/status.h"
+#include "transport/lanes.h"
 #include "verbs/owners.h"
 
 namespace millrace::transport {
@@ -25,7 +26,8 @@ struct CreditEntry {
 static_assert(sizeof(CreditEntry) == 64);
 
 /**
- * A member's inbox: one XRC SRQ with its slots, and the table of credit entries. The memory is
+ * A member's inbox: one SRQ with its slots (an XRC one where the device has XRC, else a basic one),
+ * and the table of credit entries. The memory is
  * files `i-<incarnation>.<k>` (k = 0 is the table, from 1 on come the extents of slots) in the
  * domain's registry folder, all reserved before they are mapped, so that a full /dev/shm is an
  * error and never a SIGBUS. The member unlinks its files at close(); those of a killed member are
@@ -45,15 +47,16 @@ class Inbox {
     uint32_t peers = 0;
   };
 
-  /** `domain` is an open descriptor of the folder; `cq` must hold max_slots completions (I3). */
-  static base::Result<std::unique_ptr<Inbox>> create(ibv_context* context, ibv_pd* pd,
-                                                     ibv_xrcd* xrcd, ibv_cq* cq, int domain,
+  /** `domain` is an open descriptor of the folder; the receive CQ must hold max_slots completions
+   * (I3). The SRQ is made by `lanes`, whose kind it is of. */
+  static base::Result<std::unique_ptr<Inbox>> create(ibv_pd* pd, Lanes* lanes, int domain,
                                                      const Options& options);
   ~Inbox();
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
 
-  uint32_t srq_number() const { return srq_number_; }
+  /** 0 for a basic SRQ. */
+  uint32_t srq_number() const { return queue_.number; }
   uint32_t slot_bytes() const { return options_.slot_bytes; }
   uint32_t slots() const { return static_cast<uint32_t>(slots_.size()); }
   uint32_t max_slots() const { return options_.max_slots; }
@@ -114,8 +117,7 @@ class Inbox {
   verbs::MrPtr table_mr_;
   std::vector<Extent> extents_;
   std::vector<Slot> slots_;
-  verbs::SrqPtr srq_;
-  uint32_t srq_number_ = 0;
+  InboxQueue queue_;
   uint32_t pool_ = 0;
   uint32_t posted_ = 0;
   uint64_t bytes_ = 0;

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <memory>
 
-#include "base/rng.h"
 #include "base/status.h"
 #include "transport/arena.h"
 #include "transport/backlog.h"
 #include "transport/frame.h"
+#include "transport/wire.h"
 #include "verbs/owners.h"
 
 namespace millrace::transport {
@@ -62,40 +62,54 @@ class LaneSink {
 };
 
 /**
- * A lane: an XRC_SEND QP and an XRC_RECV QP in the same XRC domain, connected to each other, over
- * which a member reaches the XRC SRQs of all members of its host: each WR names the SRQ. Its send
- * CQ is its own, sized for it (I3). WRs are staged, posted as one list, and complete in order; only
- * the last one of a list is signaled.
+ * A lane: a queue of WRs that complete in order, over the QP of its Wire, which leads to the XRC
+ * SRQs of all members of a host, or to one member (see Lanes). Its send CQ is its own, sized for it
+ * (I3). WRs are staged, posted as one list; only the last one of a list is signaled.
  *
  * When a completion says error, the lane is down: nothing is posted until drained() and rearm()
  * (R14).
  */
 class Lane {
  public:
-  enum class State : uint8_t { kUp, kDown };
+  enum class State : uint8_t {
+    kUp,
+    kDown,    ///< an error completion; its WRs drain
+    kAsking,  ///< nothing is outstanding; it waits for its peer's answer
+  };
 
-  static base::Result<std::unique_ptr<Lane>> create(ibv_context* context, ibv_pd* pd,
-                                                    ibv_xrcd* xrcd, ibv_comp_channel* channel,
-                                                    Arena* arena, uint32_t number, uint64_t seed);
+  /** Without a wire yet: attach() follows, before anything else. `depth` <= kLaneDepth. */
+  static base::Result<std::unique_ptr<Lane>> create(ibv_context* context, ibv_comp_channel* channel,
+                                                    Arena* arena, uint32_t number, uint32_t depth);
   /** ERR, drained (bounded), destroyed. */
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
+
+  void attach(std::unique_ptr<Wire> wire, uint32_t max_runs, State state);
+  Wire& wire() const { return *wire_; }
+  /** It leads to one peer; otherwise peer() is kEverybody. */
+  void belong(uint32_t peer, uint32_t generation) {
+    peer_ = peer;
+    generation_ = generation;
+  }
+  static constexpr uint32_t kEverybody = ~0u;
+  uint32_t peer() const { return peer_; }
+  uint32_t generation() const { return generation_; }
 
   uint32_t number() const { return number_; }
   State state() const { return state_; }
   bool up() const { return state_ == State::kUp; }
   uint32_t outstanding() const { return static_cast<uint32_t>(tail_ - head_); }
   /** Room for a WR; data asks with `reserve` = kControlReserve. */
-  bool room(uint32_t reserve) const { return outstanding() + reserve < kLaneDepth; }
+  bool room(uint32_t reserve) const { return outstanding() + reserve < depth_; }
   /** The most pieces that a frame of this lane may have. */
   uint32_t max_runs() const { return max_runs_; }
   ibv_cq* cq() const { return cq_.get(); }
 
   /** The next WR, to be filled in; the header's memory is header(). Only when up() and room(0). */
-  Posted& next() { return ring_[tail_ % kLaneDepth]; }
+  Posted& next() { return ring_[tail_ % depth_]; }
   FrameHeader* header() const {
-    return reinterpret_cast<FrameHeader*>(arena_->header(number_, tail_));
+    return reinterpret_cast<FrameHeader*>(headers_.base + tail_ % depth_ * kFrameHeaderBytes);
   }
   /** Stages next() as a frame to an SRQ. */
   void stage_frame(uint32_t srq_number);
@@ -115,34 +129,43 @@ class Lane {
   bool drained() const { return state_ == State::kDown && accounted_ == tail_; }
   /** Number of WRs in doubt, oldest first. */
   uint32_t doubtful() const { return outstanding(); }
-  Posted& doubt(uint32_t i) { return ring_[(head_ + i) % kLaneDepth]; }
+  Posted& doubt(uint32_t i) { return ring_[(head_ + i) % depth_]; }
   /** Whether doubt(0) is what the error completion named (and not a mere flush). */
   bool culprit_known() const { return culprit_known_; }
   ibv_wc_status first_error() const { return first_error_; }
-  /** Takes the target to ERR, so that nothing of the old connection can land any more. */
-  void quiesce();
-  /** Forgets the WRs in doubt and takes both ends through RESET to RTS. On failure the lane stays
-   * down. */
+  /** After drained(): nothing of the old connection lands once the next one is made. */
+  void quiesce() { wire_->quiesce(); }
+  /** Forgets the WRs in doubt and connects anew. On failure the lane stays as it is. */
   base::Status rearm();
+  /** Forgets the WRs in doubt; the peer's answer is waited for. */
+  void await();
+  /** Whether it was up before. */
+  bool was_up() const { return was_up_; }
+  /** Its peer is gone: what is outstanding is flushed, and then it is drained(). */
+  void part();
+  bool parted() const { return parted_; }
 
   /** The oldest arena position that a WR of this lane may name; ~0 when none is outstanding. */
   uint64_t arena_low() const {
-    return head_ == tail_ ? ~uint64_t{0} : ring_[head_ % kLaneDepth].arena_low;
+    return head_ == tail_ ? ~uint64_t{0} : ring_[head_ % depth_].arena_low;
   }
 
  private:
-  Lane() : rng_(0) {}
-  base::Status connect();
+  Lane() = default;
+  void forget_doubts();
   void fail(ibv_wc_status status);
 
   uint32_t number_ = 0;
-  State state_ = State::kUp;
+  uint32_t depth_ = kLaneDepth;
+  uint32_t peer_ = kEverybody;
+  uint32_t generation_ = 0;
+  State state_ = State::kAsking;
+  bool was_up_ = false;
+  bool parted_ = false;
   Arena* arena_ = nullptr;
-  ibv_context* context_ = nullptr;
-  base::Rng rng_;  ///< packet sequence numbers
+  HeaderBlock headers_;
   verbs::CqPtr cq_;
-  verbs::QpPtr target_;
-  verbs::QpPtr initiator_;
+  std::unique_ptr<Wire> wire_;  ///< its QPs go before the CQ
   uint32_t max_runs_ = kMaxRuns;
 
   // Positions are cumulative: head <= accounted <= tail; [head, tail) have not been given to the

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "transport/core.h"
 #include "transport/errors.h"
@@ -104,7 +105,7 @@ base::Result<std::unique_ptr<Member::Core>> Member::Core::create(const MemberOpt
     return base::Status::error(error, "open the domain's folder",
                                options.folder + ": " + strerror(error));
   }
-  auto context = verbs::open_device(options.device);
+  auto context = verbs::open_device(options.device, &c.note_);
   if (!context.ok()) return context.status();
   c.context_ = verbs::ContextPtr(context.take());
   c.closed_ = false;
@@ -124,14 +125,6 @@ base::Result<std::unique_ptr<Member::Core>> Member::Core::create(const MemberOpt
         base::format("%u is more than the device can post (%u)", options.slots, limit));
   }
 
-  ibv_xrcd_init_attr domain;
-  memset(&domain, 0, sizeof(domain));
-  domain.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
-  domain.fd = c.folder_.get();
-  domain.oflags = O_CREAT;
-  errno = 0;
-  c.xrcd_ = XrcdOwner(ibv_open_xrcd(c.context_.get(), &domain));
-  if (!c.xrcd_) return verb_error(errno, "ibv_open_xrcd", options.folder.c_str());
   c.pd_ = verbs::PdPtr(ibv_alloc_pd(c.context_.get()));
   if (!c.pd_) return verb_error(errno, "ibv_alloc_pd", options.device.c_str());
   c.channel_ = verbs::ChannelPtr(ibv_create_comp_channel(c.context_.get()));
@@ -151,6 +144,18 @@ base::Result<std::unique_ptr<Member::Core>> Member::Core::create(const MemberOpt
   c.arena_ = arena.take();
   c.buffers_ = c.arena_->buffers();
 
+  LaneParts parts;
+  parts.context = c.context_.get();
+  parts.pd = c.pd_.get();
+  parts.channel = c.channel_.get();
+  parts.receive_cq = c.receive_cq_.get();
+  parts.arena = c.arena_.get();
+  parts.folder = c.folder_.get();
+  parts.seed = options.incarnation;
+  auto lanes = Lanes::create(parts);
+  if (!lanes.ok()) return lanes.status();
+  c.lanes_ = lanes.take();
+
   Inbox::Options inbox_options;
   inbox_options.folder = options.folder;
   inbox_options.incarnation = options.incarnation;
@@ -158,15 +163,12 @@ base::Result<std::unique_ptr<Member::Core>> Member::Core::create(const MemberOpt
   inbox_options.slots = c.options_.slots;
   inbox_options.max_slots = c.options_.max_slots;
   inbox_options.peers = kMaxPeers;
-  auto inbox = Inbox::create(c.context_.get(), c.pd_.get(), c.xrcd_.get(), c.receive_cq_.get(),
-                             c.folder_.get(), inbox_options);
+  auto inbox = Inbox::create(c.pd_.get(), c.lanes_.get(), c.folder_.get(), inbox_options);
   if (!inbox.ok()) return inbox.status();
   c.inbox_ = inbox.take();
 
-  auto lane = Lane::create(c.context_.get(), c.pd_.get(), c.xrcd_.get(), c.channel_.get(),
-                           c.arena_.get(), 0, options.incarnation);
-  if (!lane.ok()) return lane.status();
-  c.lanes_[0] = lane.take();
+  status = c.lanes_->open(0);
+  if (!status.ok()) return status;
 
   c.peers_.resize(kMaxPeers);
   c.generations_.resize(kMaxPeers, 0);
@@ -182,13 +184,13 @@ void Member::Core::close() {
   closed_ = true;
   // Initiators first: drained, so that nothing reads the arena or writes to others any more; then
   // what others reach.
-  for (auto& lane : lanes_) lane.reset();
+  if (lanes_) lanes_->shut();
   inbox_.reset();
+  lanes_.reset();
   arena_.reset();
   (void)receive_cq_.close();
   (void)channel_.close();
   (void)pd_.close();
-  (void)xrcd_.close();
   verbs::remove_faults(context_.get());
   (void)context_.close();
   folder_.reset();
@@ -265,6 +267,9 @@ base::Result<Offer> Member::Core::offer() {
   data.srq_number = inbox_->srq_number();
   data.slot_bytes = inbox_->slot_bytes();
   data.granted = static_cast<uint32_t>(peer->book.granted());
+  data.lanes = lanes_->kind();
+  data.medium = medium();
+  data.address = lanes_->port().address;
   peers_[index] = std::move(peer);
   std::fill_n(buffers_.peers.begin() + index * kPeerStride, kPeerStride, 0.0);
   Offer out;
@@ -294,6 +299,8 @@ base::Status Member::Core::connect(uint32_t index, uint64_t incarnation,
   if (by_incarnation_.count(incarnation) != 0) {
     return base::Status::error(EEXIST, "connect", "that incarnation is connected already");
   }
+  base::Status status = check_reachable(*data);
+  if (!status.ok()) return status;
   peer.state = Peer::State::kConnected;
   peer.incarnation = incarnation;
   peer.remote = *data;
@@ -311,8 +318,39 @@ base::Status Member::Core::connect(uint32_t index, uint64_t incarnation,
       ++it;
     }
   }
+  (void)destination(peer, 0);  // with RC its lane is asked for now, not when something is sent
   touch(peer);
   update_tables();
+  return base::Status::success();
+}
+
+Medium Member::Core::medium() const {
+  const bool soft = std::string_view(verbs::provider_of(context_->device)->name) == "soft";
+  return soft ? Medium::kSoft : Medium::kAdapters;
+}
+
+/** Whether lanes can lead from our device to that of an offer. */
+base::Status Member::Core::check_reachable(const OfferData& offer) const {
+  const char* const ours = context_->device->name;
+  if (offer.medium != medium()) {
+    return base::Status::error(
+        EPROTO, "connect",
+        base::format("we are on %s and that member is on %s: all members of a domain need the same "
+                     "`device`",
+                     ours, offer.medium == Medium::kSoft ? "the software device" : "an adapter"));
+  }
+  if (offer.lanes != lanes_->kind()) {
+    return base::Status::error(EPROTO, "connect",
+                               base::format("%s makes %s lanes and the device of that member %s",
+                                            ours, lanes_->kind() == LaneKind::kXrc ? "XRC" : "RC",
+                                            offer.lanes == LaneKind::kXrc ? "XRC" : "RC"));
+  }
+  if (offer.address.ethernet != lanes_->port().ethernet) {
+    return base::Status::error(
+        EPROTO, "connect",
+        base::format("the port of %s is %s and that of the member's device is not", ours,
+                     lanes_->port().ethernet ? "Ethernet" : "InfiniBand"));
+  }
   return base::Status::success();
 }
 
@@ -348,8 +386,9 @@ void Member::Core::disconnect(uint32_t index) {
                                    }),
                     recognised_.end());
   // Its slots go back when everything that has landed by now has been demultiplexed (R12).
+  lanes_->part(index);
   collect_all();
-  due_.push_back({arrived_, 0, 0, 0, 0, peer.book.share()});
+  due_.push_back({arrived_, 0, 0, 0, 0, peer.book.share(), {}});
   peers_[index].reset();
   free_peers_.push_back(index);
   settle_due();
@@ -361,12 +400,9 @@ void Member::Core::disconnect(uint32_t index) {
 base::Result<uint32_t> Member::Core::open_lane() {
   if (closed_) return base::Status::error(EBADF, "open a lane", "the member is closed");
   for (uint32_t number = 1; number < kMaxLanes; ++number) {
-    if (lanes_[number]) continue;
-    auto lane = Lane::create(context_.get(), pd_.get(), xrcd_.get(), channel_.get(), arena_.get(),
-                             number, options_.incarnation + number);
-    if (!lane.ok()) return lane.status();
-    lanes_[number] = lane.take();
-    count_lanes();
+    if (lanes_->is_open(number)) continue;
+    base::Status status = lanes_->open(number);
+    if (!status.ok()) return status;
     event(EventKind::kLane, -1, static_cast<int32_t>(number), static_cast<int32_t>(LaneState::kUp));
     return number;
   }
@@ -375,7 +411,7 @@ base::Result<uint32_t> Member::Core::open_lane() {
 }
 
 base::Status Member::Core::close_lane(uint32_t lane) {
-  if (closed_ || lane == 0 || lane >= kMaxLanes || !lanes_[lane]) {
+  if (closed_ || lane == 0 || lane >= kMaxLanes || !lanes_->is_open(lane)) {
     return base::Status::error(EINVAL, "close a lane", base::format("lane %u is not open", lane));
   }
   closing_lanes_ |= 1u << lane;
@@ -386,8 +422,7 @@ base::Status Member::Core::close_lane(uint32_t lane) {
 void Member::Core::reap_closing_lanes() {
   for (uint32_t number = 1; number < kMaxLanes && closing_lanes_ != 0; ++number) {
     if ((closing_lanes_ & (1u << number)) == 0) continue;
-    Lane& lane = *lanes_[number];
-    bool busy = lane.outstanding() > 0 || !lane.up();
+    bool busy = !lanes_->idle(number);
     for (const Peer* peer : connected_) {
       if (!peer->lanes[number]) continue;
       const Destination& dest = *peer->lanes[number];
@@ -396,14 +431,8 @@ void Member::Core::reap_closing_lanes() {
     if (busy) continue;
     // The destinations stay: sequences per (sender, lane, receiver) go on when the number is used
     // again.
-    lanes_[number].reset();
+    lanes_->close(number);
     closing_lanes_ &= ~(1u << number);
-  }
-  count_lanes();
-}
-
-void Member::Core::count_lanes() {
-  for (lanes_end_ = kMaxLanes; lanes_end_ > 1 && !lanes_[lanes_end_ - 1]; --lanes_end_) {
   }
 }
 
@@ -441,8 +470,9 @@ bool Member::Core::arm() {
   drain_channel();
   // Arm first, then look again: what completes in between makes the descriptor readable (R7).
   if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0) return false;
-  for (const auto& lane : lanes_) {
-    if (lane && ibv_req_notify_cq(lane->cq(), 0) != 0) return false;
+  for (const Lane* lane : lanes_->all()) {
+    // Nothing completes where nothing is outstanding.
+    if (lane->outstanding() > 0 && ibv_req_notify_cq(lane->cq(), 0) != 0) return false;
   }
   armed_ = true;
   (void)collect(1);
@@ -453,7 +483,8 @@ bool Member::Core::arm() {
   // One-sided grants wake nobody; they are only waited for where no WAIT is unanswered (R13).
   for (const auto& [peer, dest] : active_) {
     refresh_credits(*peer);
-    if (!dest->held && lanes_[dest->lane]->up() && lanes_[dest->lane]->room(kControlReserve) &&
+    const Lane* const lane = lane_of(*peer, *dest);
+    if (!dest->held && lane != nullptr && lane->up() && lane->room(kControlReserve) &&
         peer->credits.may_send()) {
       return false;
     }
@@ -485,7 +516,7 @@ void Member::Core::update_tables() {
     if (peer == nullptr || !peer->dirty) continue;
     peer->dirty = false;
     uint64_t prefix = peer->rows_accepted;
-    for (uint32_t i = 0; i < lanes_end_; ++i) {
+    for (uint32_t i = 0; i < kMaxLanes; ++i) {
       const Destination* const dest = peer->lanes[i].get();
       if (dest != nullptr && !dest->rows.empty())
         prefix = std::min(prefix, dest->rows.oldest() - 1);
@@ -506,15 +537,17 @@ void Member::Core::update_tables() {
 Resources Member::Core::resources() const {
   Resources r;
   if (closed_) return r;
-  for (const auto& lane : lanes_) {
-    if (lane) ++r.lanes;
-  }
+  r.device = context_->device->name;
+  r.note = note_;
+  r.kind = lanes_->kind();
+  r.gid_index = lanes_->port().sgid_index;
+  r.lanes = lanes_->open_count();
   r.pds = 1;
-  r.xrcds = 1;
+  r.xrcds = r.kind == LaneKind::kXrc ? 1 : 0;
   r.srqs = 1;
-  r.cqs = 1 + r.lanes;
-  r.qps = 2 * r.lanes;
-  r.mrs = 1 + inbox_->regions();
+  r.cqs = 1 + static_cast<uint32_t>(lanes_->all().size());
+  r.qps = lanes_->queue_pairs();
+  r.mrs = arena_->regions() + inbox_->regions();
   r.slots = inbox_->slots();
   r.slot_bytes = inbox_->slot_bytes();
   r.peers = static_cast<uint32_t>(connected_.size());

@@ -23,7 +23,7 @@ inline constexpr uint32_t kPeerStride = 8;      ///< doubles a row
 inline constexpr uint32_t kMaxLanes = 32;       ///< lanes of a member, the shared one included
 inline constexpr uint32_t kMinSlotBytes = 256;  ///< a header, a record header and some payload
 inline constexpr uint32_t kMaxSlotBytes = 1 << 20;
-inline constexpr size_t kOfferBytes = 64;      ///< size of an offer blob
+inline constexpr size_t kOfferBytes = 80;      ///< size of an offer blob
 inline constexpr size_t kMaxTunnelBytes = 64;  ///< upper bound of a tunnel message
 
 /** What linger() saw. */
@@ -31,6 +31,12 @@ enum class Lingered : uint32_t {
   kNothing = 0,
   kSomething = 1,  ///< something may be there: poll()
   kTaken = 2,      ///< nothing came, and other work had this CPU for long
+};
+
+/** How a member's lanes are made; on the wire. It follows from its device and never changes. */
+enum class LaneKind : uint8_t {
+  kXrc = 1,  ///< one queue pair leads to all members of a host
+  kRc = 2,   ///< one leads to one member
 };
 
 /** Kinds of rows in `events`; the peer is -1 where none is concerned. */
@@ -134,7 +140,13 @@ struct Offer {
   std::array<uint8_t, kOfferBytes> bytes{};
 };
 
+/** What a member holds, counted. */
 struct Resources {
+  std::string device;              ///< its name
+  std::string note;                ///< what choosing it had to say; "" if nothing
+  LaneKind kind = LaneKind::kXrc;  ///< of its lanes
+  uint32_t gid_index = 0;          ///< of the port's GID table
+  /** Open lane numbers are `lanes`; with RC, each is a QP for each peer. */
   uint32_t pds = 0, xrcds = 0, srqs = 0, cqs = 0, qps = 0, mrs = 0, lanes = 0, slots = 0,
            slot_bytes = 0, peers = 0;
   uint64_t inbox_bytes = 0, arena_bytes = 0, backlog_bytes = 0;

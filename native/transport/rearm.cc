@@ -1,3 +1,5 @@
+#include <errno.h>
+
 #include <cassert>
 #include <cstring>
 
@@ -37,15 +39,18 @@ bool Member::Core::harvest(Lane& lane) {
 bool Member::Core::harvest_all() {
   rearm_pending_ = false;
   bool progress = false;
-  for (uint32_t i = 0; i < lanes_end_; ++i) {
-    if (lanes_[i]) progress |= harvest(*lanes_[i]);
+  for (size_t i = 0; i < lanes_->all().size();) {
+    Lane* const lane = lanes_->all()[i];
+    progress |= harvest(*lane);
+    // A lane of a peer that is gone goes when it is drained.
+    if (i < lanes_->all().size() && lanes_->all()[i] == lane) ++i;
   }
   return progress;
 }
 
 void Member::Core::recover(Lane& lane) {
   const int32_t number = static_cast<int32_t>(lane.number());
-  if (lane.first_error() != IBV_WC_SUCCESS) {  // else it is another try
+  if (lane.first_error() != IBV_WC_SUCCESS && !lane.parted()) {  // else it is another try
     ++counter(kErrorCompletions);
     if (lane.first_error() == IBV_WC_RNR_RETRY_EXC_ERR) ++counter(kRnr);
     event(EventKind::kLane, -1, number, static_cast<int32_t>(LaneState::kDown));
@@ -53,10 +58,26 @@ void Member::Core::recover(Lane& lane) {
   lane.quiesce();
   const bool culprit_known = lane.culprit_known();
   for (uint32_t i = 0; i < lane.doubtful(); ++i) doubt(lane.doubt(i), i == 0 && culprit_known);
-  if (!lane.rearm().ok()) {
-    rearm_pending_ = true;
-    return;
+  const uint32_t index = lane.peer();
+  const uint32_t generation = lane.generation();
+  switch (lanes_->revive(lane)) {
+    case Lanes::Revival::kUp:
+      rearmed(number);
+      break;
+    case Lanes::Revival::kFailed:
+      rearm_pending_ = true;
+      break;
+    case Lanes::Revival::kAsk:
+      // Its peer is asked, if no frame in doubt has done so already.
+      if (Peer* const peer = find(index, generation); peer != nullptr && !peer->refused)
+        hold(*peer, destination(*peer, static_cast<uint32_t>(number)));
+      break;
+    case Lanes::Revival::kGone:
+      break;
   }
+}
+
+void Member::Core::rearmed(int32_t number) {
   ++counter(kRearms);
   event(EventKind::kLane, -1, number, static_cast<int32_t>(LaneState::kRearmed));
 }
@@ -94,7 +115,10 @@ void Member::Core::doubt(Posted& posted, bool culprit) {
           {posted.sequence, posted.flags, posted.carried, posted.row_ends, std::move(body)});
       hold(*peer, dest);
     }
-    if (culprit && ++dest.failures >= kMaxFailures) refuse(*peer);
+    if (culprit && ++dest.failures >= kMaxFailures) {
+      const Lane* const lane = lane_of(*peer, dest);
+      refuse(*peer, lane != nullptr ? lane->first_error() : IBV_WC_GENERAL_ERR);
+    }
   }
   if (posted.bounce >= 0) arena_->free_bounce(posted.bounce);
   posted.bounce = -1;
@@ -116,6 +140,7 @@ void Member::Core::ask(Peer& peer, Destination& dest) {
   message.sender = options_.incarnation;
   message.receiver = peer.incarnation;
   message.number = dest.ask;
+  if (const Lane* const lane = lane_of(peer, dest)) message.qp = lanes_->asking(*lane);
   events_.push_back(
       {EventKind::kTunnel, static_cast<int32_t>(peer.index), {}, encode_tunnel(message)});
 }
@@ -141,16 +166,12 @@ void Member::Core::tunnel(uint32_t index, std::span<const uint8_t> bytes) {
     return;
   }
   if (message->type == TunnelType::kAsk) {
-    // Everything that has landed is demultiplexed first; the answer is one of the next poll's
-    // events.
-    collect_all();
-    due_.push_back({arrived_, index, peer->generation, message->lane, message->number, 0});
-    settle_due();
+    asked(*peer, *message);
   } else {
     Destination* const dest = peer->lanes[message->lane].get();
     // An answer to an older ask, or to one that was repeated: the lane has gone on since.
     if (dest == nullptr || !dest->held || dest->ask != message->number) return;
-    stated(*peer, *dest, message->last);
+    stated(*peer, *dest, *message);
   }
   pump_active();
   settle();
@@ -159,13 +180,43 @@ void Member::Core::tunnel(uint32_t index, std::span<const uint8_t> bytes) {
   update_tables();
 }
 
+/** A peer wants to know what we have of its lane. */
+void Member::Core::asked(Peer& peer, const TunnelMessage& message) {
+  lanes_->quiesce(peer.index, message.lane, message.number);
+  // Everything that has landed is demultiplexed first; the answer is one of the next poll's events.
+  collect_all();
+  auto target =
+      lanes_->accept(peer.index, message.lane, message.number, peer.remote.address, message.qp);
+  if (!target.ok()) {
+    // It asks again: what is short here may be there then.
+    if (target.status().code != ESTALE)
+      event(EventKind::kPeerFault, static_cast<int32_t>(peer.index), 0,
+            static_cast<int32_t>(FaultReason::kTunnel));
+    return;
+  }
+  due_.push_back(
+      {arrived_, peer.index, peer.generation, message.lane, message.number, 0, target.value()});
+  settle_due();
+}
+
 /** The receiver has all frames up to `last` and none after it: goes on from the next (R14). */
-void Member::Core::stated(Peer& peer, Destination& dest, uint64_t last) {
-  if (last < dest.completed || last >= dest.next_sequence) {
+void Member::Core::stated(Peer& peer, Destination& dest, const TunnelMessage& message) {
+  const uint64_t last = message.last;
+  Lane* const lane = lane_of(peer, dest);
+  if (last < dest.completed || last >= dest.next_sequence || lane == nullptr) {
     event(EventKind::kPeerFault, static_cast<int32_t>(peer.index), 0,
           static_cast<int32_t>(FaultReason::kTunnel));
     return;
   }
+  const bool was_up = lane->was_up();
+  const bool down = !lane->up();
+  if (!lanes_->answered(*lane, peer.remote.address, message.qp).ok()) {
+    // Not with that target; a later ask brings another.
+    event(EventKind::kPeerFault, static_cast<int32_t>(peer.index), 0,
+          static_cast<int32_t>(FaultReason::kTunnel));
+    return;
+  }
+  if (down && was_up && lane->up()) rearmed(static_cast<int32_t>(dest.lane));
   dest.held = false;
   --held_;
   std::deque<Body> again;
@@ -201,12 +252,10 @@ void Member::Core::stated(Peer& peer, Destination& dest, uint64_t last) {
 
 /** Its inbox fails again and again although it answers: this peer alone is given up, the cluster
  * decides about it. */
-void Member::Core::refuse(Peer& peer) {
+void Member::Core::refuse(Peer& peer, ibv_wc_status status) {
   peer.refused = true;
-  ibv_wc_status status = IBV_WC_SUCCESS;
   for (auto& dest : peer.lanes) {
     if (!dest) continue;
-    if (lanes_[dest->lane] && status == IBV_WC_SUCCESS) status = lanes_[dest->lane]->first_error();
     if (dest->held) {
       dest->held = false;
       --held_;

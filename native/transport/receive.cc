@@ -292,6 +292,7 @@ void Member::Core::settle_due() {
     message.receiver = peer->incarnation;
     message.number = due.number;
     message.last = peer->last[due.lane];
+    message.qp = due.target;
     events_.push_back(
         {EventKind::kTunnel, static_cast<int32_t>(due.peer), {}, encode_tunnel(message)});
   }

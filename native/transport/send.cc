@@ -21,6 +21,15 @@ Destination& Member::Core::destination(Peer& peer, uint32_t lane) {
     slot = std::make_unique<Destination>();
     slot->lane = lane;
   }
+  if (lane_of(peer, *slot) == nullptr && !peer.refused) {
+    // RC: the first frame to this peer on that number.
+    auto made = lanes_->reach(peer.index, peer.generation, lane);
+    if (!made.ok()) {
+      refuse(peer, IBV_WC_GENERAL_ERR);
+    } else if (!made.value()->up()) {
+      hold(peer, *slot);
+    }
+  }
   return *slot;
 }
 
@@ -38,7 +47,8 @@ void Member::Core::accept_row(const int32_t* row) {
   const uint64_t number = ++peer->rows_accepted;
   FaultReason reason = FaultReason::kRow;
   uint32_t records = 0;
-  bool ok = bytes_ok && lane < kMaxLanes && lanes_[lane] && (closing_lanes_ & (1u << lane)) == 0;
+  bool ok =
+      bytes_ok && lane < kMaxLanes && lanes_->is_open(lane) && (closing_lanes_ & (1u << lane)) == 0;
   for (uint32_t at = 0; ok && at < length; ++records) {
     const uint32_t size = record_bytes(arena_->at(offset + at), length - at);
     if (size == 0 || size > peer->frame_room) {
@@ -54,6 +64,10 @@ void Member::Core::accept_row(const int32_t* row) {
     return;
   }
   Destination& dest = destination(*peer, lane);
+  if (peer->refused) {
+    ++peer->frames_lost;
+    return;
+  }
   dest.rows.accept(number);
   dest.pending.push_back({offset, length, records});
   if (!dest.touched) {
@@ -87,7 +101,8 @@ uint32_t Member::Core::flush(uint32_t rows) {
     for (uint32_t spin = 0; spin < budget && !helped; ++spin) {
       relax();
       for (auto& [peer, dest] : touched_) {
-        if (dest->pending_head == dest->pending.size() || dest->held || !lanes_[dest->lane]->up())
+        if (dest->pending_head == dest->pending.size() || dest->held ||
+            !lane_of(*peer, *dest)->up())
           continue;
         refresh_credits(*peer);
         if (!peer->credits.may_send()) continue;
@@ -129,7 +144,9 @@ void Member::Core::refresh_credits(Peer& peer) {
 }
 
 Member::Core::Blocked Member::Core::pump(Peer& peer, Destination& dest) {
-  Lane& lane = *lanes_[dest.lane];
+  Lane* const to = lane_of(peer, dest);
+  if (to == nullptr) return Blocked::kLane;
+  Lane& lane = *to;
   while (!dest.backlog.empty() || dest.pending_head < dest.pending.size()) {
     if (!lane.up() || dest.held) return Blocked::kLane;
     if (peer.credits.available() <= 1) refresh_credits(peer);  // the last credit costs a WAIT
@@ -322,16 +339,12 @@ void Member::Core::pump_active() {
 }
 
 void Member::Core::post_lanes() {
-  for (uint32_t i = 0; i < lanes_end_; ++i) {
-    if (lanes_[i]) lanes_[i]->post();
-  }
+  for (Lane* lane : lanes_->all()) lane->post();
 }
 
 void Member::Core::free_arena() {
   uint64_t lowest = ~uint64_t{0};
-  for (uint32_t i = 0; i < lanes_end_; ++i) {
-    if (lanes_[i]) lowest = std::min(lowest, lanes_[i]->arena_low());
-  }
+  for (const Lane* lane : lanes_->all()) lowest = std::min(lowest, lane->arena_low());
   arena_->free_up_to(lowest);
 }
 

@@ -52,7 +52,7 @@ void Member::Core::lend_to(Peer& peer) {
 }
 
 void Member::Core::settle() {
-  if (attention_.empty() || !lanes_[0]->up()) return;
+  if (attention_.empty()) return;
   size_t kept = 0;
   for (size_t i = 0; i < attention_.size(); ++i) {
     const uint32_t index = attention_[i];
@@ -70,8 +70,10 @@ void Member::Core::settle() {
 /** True: something is still due. */
 bool Member::Core::settle_peer(Peer& peer) {
   if (peer.refused) return false;
-  Lane& lane = *lanes_[0];
   Destination& dest = destination(peer, 0);
+  Lane* const shared = lane_of(peer, dest);
+  if (shared == nullptr) return false;
+  Lane& lane = *shared;
   if (!lane.up() || dest.held) return true;
 
   // The recall's number is written before the frame that makes the peer look at it, on the same

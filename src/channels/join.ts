@@ -76,6 +76,11 @@ export async function joinWith<C = undefined>(
   // What the transport answers to a tunnel message is an event of the next poll, so a member that sleeps must take a turn.
   const awake: Native = {
     ...native,
+    // Nor may it sleep on what it has to ask a new peer (lanes over RC come up so).
+    connect(handle, peer, incarnation, offer) {
+      native.connect(handle, peer, incarnation, offer);
+      engine?.pump.wake();
+    },
     tunnel(handle, peer, message) {
       native.tunnel(handle, peer, message);
       engine?.pump.wake();

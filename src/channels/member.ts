@@ -273,6 +273,10 @@ export class Member<C = undefined> implements AsyncDisposable {
 }
 
 const NOTHING: NativeResources = {
+  device: '',
+  deviceNote: '',
+  laneKind: 'xrc',
+  gidIndex: 0,
   pds: 0,
   xrcds: 0,
   srqs: 0,

@@ -2,6 +2,7 @@ import { addAbortSignal } from 'node:stream';
 import type { Channel, DrainReport } from '../index.js';
 import { join } from '../index.js';
 import { anyOf, type Context } from './context.js';
+import { noteDevice } from './device.js';
 import { EXIT, Outcome, show } from './exit.js';
 import { LineSplitter } from './lines.js';
 import type { CommonOptions } from './options.js';
@@ -45,6 +46,7 @@ export async function pub(name: string, options: PubOptions, { io, interrupted }
   const stop = anyOf(interrupted, io.closed);
   const { signal } = stop;
   const member = await join(options.domain, { name: options.name ?? `millrace-pub-${process.pid}`, signal });
+  noteDevice(member, io);
   const summary: Summary = { channel: name, published: 0, unheard: 0, failed: 0, undelivered: [] };
   try {
     const channel = member.channel<unknown>(name, { codec: options.codec as 'json', replay: options.replay });

@@ -1,5 +1,6 @@
 import { join, type Overflow, type PatternMessage } from '../index.js';
 import { anyOf, type Context } from './context.js';
+import { noteDevice } from './device.js';
 import { EXIT, show } from './exit.js';
 import type { CommonOptions } from './options.js';
 import { toJson, toText } from './render.js';
@@ -23,6 +24,7 @@ export async function sub(text: string, options: SubOptions, { io, interrupted }
   const stop = anyOf(interrupted, io.closed);
   const { signal } = stop;
   const member = await join(options.domain, { name: options.name ?? `millrace-sub-${process.pid}`, signal });
+  noteDevice(member, io);
   const timer =
     options.timeout === undefined ? undefined : setTimeout(() => stop.abort(), Math.max(1, options.timeout));
   let received = 0;

@@ -102,6 +102,9 @@ export function systemError(doing: string, path: string, base: string, error: un
   }
 }
 
+/** Steps of the addon that only fail because of the device that was chosen. */
+const DEVICE_STEPS = new Set(['ibv_open_device', 'choose a GID', 'choose the kind of lanes']);
+
 /** An error that the addon threw. `doing` completes the sentence "Could not …". */
 export function nativeError(doing: string, native: Native, error: unknown): MillraceError {
   if (error instanceof MillraceError) return error as MillraceError;
@@ -144,6 +147,8 @@ export function nativeError(doing: string, native: Native, error: unknown): Mill
     case 'EPROTONOSUPPORT':
       if (what === 'open fabric root') return new MillraceError('ERR_LAYOUT_VERSION', text, given);
       break;
+    case 'ENODEV':
+      return new MillraceError('ERR_DEVICE', text, given);
     case 'ENOMEM':
     case 'EPERM':
     case 'EAGAIN': {
@@ -157,6 +162,7 @@ export function nativeError(doing: string, native: Native, error: unknown): Mill
       );
     }
   }
+  if (what !== undefined && DEVICE_STEPS.has(what)) return new MillraceError('ERR_DEVICE', text, given);
   if (/fork/.test(`${what} ${detail}`)) return new MillraceError('ERR_FORKED', text, given);
   return new MillraceError('ERR_NATIVE', text, given);
 }

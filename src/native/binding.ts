@@ -195,12 +195,21 @@ export interface NativeBuffers {
 
 /** What a member holds, counted. */
 export interface NativeResources {
+  /** The RDMA device in use. */
+  device: string;
+  /** What choosing it had to say: why `'auto'` took the software device. Empty if nothing. */
+  deviceNote: string;
+  /** The kind of lanes: XRC (one QP pair to a host), or RC (two QPs for each peer and lane). */
+  laneKind: 'xrc' | 'rc';
+  /** Index of the port's GID in use. */
+  gidIndex: number;
   pds: number;
   xrcds: number;
   srqs: number;
   cqs: number;
   qps: number;
   mrs: number;
+  /** Open lanes, the shared one included. */
   lanes: number;
   slots: number;
   slotBytes: number;

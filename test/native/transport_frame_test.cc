@@ -112,12 +112,25 @@ TEST(Handshake, OffersAndTunnelMessagesSurviveTheTrip) {
   offer.srq_number = 0xFFFFFF;
   offer.slot_bytes = 1 << 20;
   offer.granted = 2;
+  offer.lanes = LaneKind::kRc;
+  offer.medium = Medium::kAdapters;
+  offer.address.ethernet = true;
+  offer.address.lid = 0xFFFF;
+  offer.address.mtu = 5;
+  for (size_t i = 0; i < offer.address.gid.size(); ++i)
+    offer.address.gid[i] = static_cast<uint8_t>(i + 1);
   const auto bytes = encode_offer(offer);
   const auto again = decode_offer(bytes);
   ASSERT_TRUE(again);
   EXPECT_EQ(again->incarnation, offer.incarnation);
   EXPECT_EQ(again->credit_address, offer.credit_address);
   EXPECT_EQ(again->srq_number, offer.srq_number);
+  EXPECT_EQ(again->lanes, offer.lanes);
+  EXPECT_EQ(again->medium, offer.medium);
+  EXPECT_EQ(again->address.gid, offer.address.gid);
+  EXPECT_EQ(again->address.lid, offer.address.lid);
+  EXPECT_EQ(again->address.mtu, offer.address.mtu);
+  EXPECT_TRUE(again->address.ethernet);
   // Every single byte is checked or carries something: no bit may be flipped unseen into an invalid
   // offer.
   for (size_t cut = 0; cut < bytes.size(); ++cut) EXPECT_FALSE(decode_offer({bytes.data(), cut}));
@@ -154,6 +167,10 @@ TEST(Handshake, ImpossibleOffersAreRefused) {
     change(&bad);
     return !decode_offer(encode_offer(bad));
   };
+  EXPECT_TRUE(refused([](OfferData* o) { o->lanes = static_cast<LaneKind>(3); }));
+  EXPECT_TRUE(refused([](OfferData* o) { o->medium = static_cast<Medium>(0); }));
+  EXPECT_TRUE(refused([](OfferData* o) { o->address.mtu = 0; }));
+  EXPECT_TRUE(refused([](OfferData* o) { o->address.mtu = 6; }));
   EXPECT_TRUE(refused([](OfferData* o) { o->incarnation = 0; }));
   EXPECT_TRUE(refused([](OfferData* o) { o->credit_address = 4097; }));
   EXPECT_TRUE(refused([](OfferData* o) { o->credit_tag = 0; }));

@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "base/rng.h"
+#include "transport/handshake.h"
 #include "transport_support.h"
 
 /** Members of one process, in one thread: what each promise of member.h comes to. */
@@ -128,7 +129,7 @@ TEST(Member, FanOutGathersOncePerRecord) {
     EXPECT_EQ(nodes[0]->peer(peer, kRowsAccepted), nodes[0]->peer(peer, kRowsCompleted));
 }
 
-TEST(Member, EightMembersHoldTwoQueuePairsEach) {
+TEST(Member, EightMembersHoldTwoQueuePairsEachOrTwoForEachOther) {
   Domain domain;
   std::vector<std::unique_ptr<Node>> nodes;
   for (uint64_t i = 0; i < 8; ++i)
@@ -151,10 +152,12 @@ TEST(Member, EightMembersHoldTwoQueuePairsEach) {
   }));
   for (Node* n : all) {
     const Resources r = n->member().resources();
-    EXPECT_EQ(r.qps, 2u);
+    EXPECT_EQ(r.qps, n->rc() ? 2 * 7u : 2u);
     EXPECT_EQ(r.lanes, 1u);
     EXPECT_EQ(r.srqs, 1u);
-    EXPECT_EQ(r.xrcds, 1u);
+    EXPECT_EQ(r.xrcds, n->rc() ? 0u : 1u);
+    EXPECT_EQ(r.cqs, n->rc() ? 1 + 7u : 2u);
+    EXPECT_EQ(r.device, n->rc() && !test::immediate() ? test::device() : "soft0");
     EXPECT_EQ(r.peers, 7u);
     EXPECT_EQ(r.backlog_bytes, 0u);
   }
@@ -286,7 +289,8 @@ TEST(Member, OwnLanesKeepTheirOwnOrderAndRowsCompleteAsAPrefix) {
   auto lane = a.member().open_lane();
   ASSERT_TRUE(lane.ok());
   EXPECT_EQ(lane.value(), 1u);
-  EXPECT_EQ(a.member().resources().qps, 4u);
+  // With RC a QP comes with the first frame.
+  EXPECT_EQ(a.member().resources().qps, a.rc() ? 2u : 4u);
   base::Rng rng(5);
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 3000; ++i) {
@@ -303,6 +307,7 @@ TEST(Member, OwnLanesKeepTheirOwnOrderAndRowsCompleteAsAPrefix) {
     // Closed and opened again under the same number: the sequences go on.
     ASSERT_TRUE(a.member().close_lane(1).ok());
     EXPECT_EQ(a.member().resources().qps, 2u);
+    EXPECT_EQ(a.member().resources().lanes, 1u);
     ASSERT_EQ(a.member().open_lane().value(), 1u);
   }
   EXPECT_FALSE(a.member().close_lane(0).ok());
@@ -332,7 +337,8 @@ TEST(Member, LanesRunOut) {
   const auto one_more = a.member().open_lane();
   ASSERT_FALSE(one_more.ok());
   EXPECT_EQ(one_more.status().code, EMFILE);
-  EXPECT_EQ(a.member().resources().qps, 2 * kMaxLanes);
+  EXPECT_EQ(a.member().resources().lanes, kMaxLanes);
+  EXPECT_EQ(a.member().resources().qps, a.rc() ? 0u : 2 * kMaxLanes);
 }
 
 TEST(Member, WhatComesBeforeConnectIsDeliveredAfterIt) {
@@ -675,6 +681,23 @@ TEST(Member, ConnectRefusesWhatItCanNotUse) {
   EXPECT_EQ(a.member().connect(peer, 241, at_a.value().bytes).code, EPROTO) << "its own";
   EXPECT_EQ(a.member().connect(peer + 1, 242, good).code, EINVAL);
   EXPECT_EQ(a.member().connect(5000, 242, good).code, EINVAL);
+  // Devices that lanes can't lead between: of the other medium, with lanes of the other kind, with
+  // another link layer.
+  const auto other = [&](auto change) {
+    OfferData data = *decode_offer(good);
+    change(&data);
+    return a.member().connect(peer, 242, encode_offer(data));
+  };
+  const base::Status medium = other([](OfferData* o) {
+    o->medium = o->medium == Medium::kSoft ? Medium::kAdapters : Medium::kSoft;
+  });
+  EXPECT_EQ(medium.code, EPROTO);
+  EXPECT_NE(medium.detail.find("`device`"), std::string::npos) << medium.detail;
+  const base::Status kind = other(
+      [](OfferData* o) { o->lanes = o->lanes == LaneKind::kXrc ? LaneKind::kRc : LaneKind::kXrc; });
+  EXPECT_EQ(kind.code, EPROTO);
+  EXPECT_NE(kind.detail.find("XRC"), std::string::npos) << kind.detail;
+  EXPECT_EQ(other([](OfferData* o) { o->address.ethernet = !o->address.ethernet; }).code, EPROTO);
   EXPECT_TRUE(a.member().connect(peer, 242, good).ok());
   EXPECT_EQ(a.member().connect(peer, 242, good).code, EEXIST);
   auto another = a.member().offer();

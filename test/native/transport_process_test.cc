@@ -28,7 +28,7 @@ enum Kind : uint32_t { kOfferMessage = 1, kTunnelMessage, kGone, kProgress, kDon
 struct Message {
   uint32_t kind, from, to, bytes;
   uint64_t number;
-  std::array<uint8_t, kMaxTunnelBytes> data;
+  std::array<uint8_t, std::max(kMaxTunnelBytes, kOfferBytes)> data;
 };
 
 void post(int fd, const Message& m) { (void)!send(fd, &m, sizeof(m), MSG_NOSIGNAL); }

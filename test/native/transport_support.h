@@ -38,6 +38,16 @@ inline std::string shm_folder() {
   return set != nullptr && *set != 0 ? set : "/dev/shm";
 }
 
+/** The device under test: MILLRACE_TEST_DEVICE, or the software device. */
+inline std::string device() {
+  const char* const set = getenv("MILLRACE_TEST_DEVICE");
+  return set != nullptr && *set != 0 ? set : "soft";
+}
+
+/** Whether a posted send has completed when the call returns: only the software device does all of
+ * it in the poster's thread. */
+inline bool immediate() { return device() == "soft"; }
+
 /** A domain's folder and a fabric that no other test uses. The creator removes the folder. */
 class Domain {
  public:
@@ -87,6 +97,7 @@ class Node {
 
   Node(const Domain& domain, uint64_t incarnation, MemberOptions options = {})
       : incarnation_(incarnation) {
+    options.device = device();
     options.folder = domain.folder();
     options.incarnation = incarnation;
     auto created = Member::create(options);
@@ -99,6 +110,8 @@ class Node {
   Member& member() { return *member_; }
   bool ok() const { return member_ != nullptr; }
   uint64_t incarnation() const { return incarnation_; }
+  /** Whether its lanes are RC: what a test counts and waits for differs. */
+  bool rc() { return member_->resources().kind == LaneKind::kRc; }
   double counter(Counter which) { return member_->buffers().counters[which]; }
   double peer(uint32_t index, PeerColumn column) {
     return member_->buffers().peers[index * kPeerStride + column];
@@ -288,6 +301,13 @@ inline std::pair<uint32_t, uint32_t> connect(Node& a, Node& b) {
   EXPECT_TRUE(b.member().connect(ba, a.incarnation(), at_a.value().bytes).ok());
   a.wire(ab, &b, ba);
   b.wire(ba, &a, ab);
+  // With RC a lane comes up by an ask and its answer over the control connection.
+  for (int i = 0; i < 4 && a.rc(); ++i) {
+    for (Node* node : {&a, &b}) {
+      (void)node->poll();
+      node->carry();
+    }
+  }
   return {ab, ba};
 }
 

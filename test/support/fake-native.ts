@@ -204,6 +204,10 @@ export class FakeFabric {
       resources(handle): NativeResources {
         const { lanes, options, peers } = get(handle);
         return {
+          device: 'soft0',
+          deviceNote: '',
+          laneKind: 'xrc' as const,
+          gidIndex: 0,
           pds: 1,
           xrcds: 1,
           srqs: 1,

@@ -30,7 +30,10 @@ describe('what the addon throws', () => {
       /open fabric root failed: is damaged \(EPROTO\)/,
     ],
     ['EACCES', 'open chunk', 'x', 'ERR_NATIVE', /open chunk failed/],
-    ['ENODEV', 'open device', 'no mlx5_0', 'ERR_NATIVE', /no mlx5_0/],
+    ['ENODEV', 'open RDMA device', 'no mlx5_0', 'ERR_DEVICE', /no mlx5_0/],
+    ['EACCES', 'ibv_open_device', 'mlx5_0: Permission denied', 'ERR_DEVICE', /Permission denied/],
+    ['EINVAL', 'choose a GID', 'MILLRACE_GID_INDEX is "9"', 'ERR_DEVICE', /MILLRACE_GID_INDEX/],
+    ['EOPNOTSUPP', 'choose the kind of lanes', 'efa_0 has neither', 'ERR_DEVICE', /efa_0/],
   ] as const)('%s at %j (%s) is %s', (code, what, detail, expected, message) => {
     const cause = thrown(code, what, detail);
     const error = nativeError('open the device "soft"', native(65536), cause);

@@ -234,7 +234,7 @@ describe('a join that fails leaves nothing behind', () => {
   test.each([
     ['ENOSPC', 'posix_fallocate', 'ERR_SHM_FULL'],
     ['EMFILE', 'open', 'ERR_OUT_OF_FILES'],
-    ['ENODEV', 'ibv_open_device', 'ERR_NATIVE'],
+    ['ENODEV', 'ibv_open_device', 'ERR_DEVICE'],
   ])('%s in %s', async (code, what, expected) => {
     const native = new ClusterNative();
     native.fail.set('open', Object.assign(new Error('x'), { code, errno: -5, what, detail: 'the detail' }));

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "transport/handshake.h"
+
+namespace millrace::transport {
+
+/** The port that a member's lanes use: how it is addressed, and how it addresses others (VERBS 5).
+ */
+struct Port {
+  Address address;
+  uint8_t number = 1;
+  uint8_t sgid_index = 0;  ///< of our GID table
+  bool ethernet = false;
+
+  /** Asks the device. The GID is chosen as verbs::choose_gid() says. Errors: of the queries. */
+  static base::Result<Port> query(ibv_context* context);
+};
+
+/** Which end of a connection a QP is. */
+enum class End : uint8_t { kInitiator, kTarget };
+
+/** What both ends of a connection agree on. */
+struct Connection {
+  Address remote;
+  uint32_t remote_qp = 0;
+  uint32_t psn = 0;  ///< of the initiator's requests
+};
+
+/**
+ * Takes a QP of an RC or XRC type from any state through RESET (which purges) to where it works:
+ * RTS for an initiator, RTR for a target, which only answers. VERBS 2.8 has the masks of each end.
+ * A target lets its PD's memory be written (that is what grants are).
+ */
+base::Status bring_up(ibv_qp* qp, End end, const Port& port, const Connection& connection);
+
+/** Takes a QP to ERR; what it has left is flushed. */
+void to_error(ibv_qp* qp);
+
+}  // namespace millrace::transport
