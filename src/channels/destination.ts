@@ -1,24 +1,11 @@
 import type { Clock } from './clock.js';
 import type { Control } from './control.js';
+import { type DeliveryWaiter, type DestinationEnd, Expectations, type Ticket } from './expectations.js';
 import { type Backlog, makeBacklog, type Overflow } from './overflow/index.js';
-import type { Peer, PeerEnd, PeerPart, PeerSubscription, RowWaiter } from './peer.js';
+import type { Peer, PeerEnd, PeerPart, PeerSubscription } from './peer.js';
 import type { RecordQueue } from './record-queue.js';
 import type { Transport } from './transport.js';
 import { GAP_REASONS, type GapReason, KIND } from './wire.js';
-
-/** Why a destination is over: the peer, its unsubscribing, or this member's end. */
-export type DestinationEnd = PeerEnd | 'unsubscribed' | 'closed';
-
-/** Told what becomes of one published message at one destination. */
-export interface Ticket extends RowWaiter {
-  dropped(): void;
-}
-
-/** Waits until everything up to a sequence is delivered, or the destination ends. */
-export interface DeliveryWaiter {
-  delivered(destination: Destination): void;
-  ended(destination: Destination, why: DestinationEnd): void;
-}
 
 /** What a destination needs of its channel and member. */
 export interface DestinationHost {
@@ -90,8 +77,7 @@ export class Destination implements PeerPart {
   /** Sequence of the head for which a report was asked. */
   #askedFor = 0;
   #replay: RecordQueue | null = null;
-  readonly #tickets = new Map<number, Ticket>();
-  #waiters: { sequence: number; waiter: DeliveryWaiter }[] = [];
+  readonly #expected = new Expectations<Destination>(this);
   #reportWanted = false;
   #done: Uint8Array | null = null;
 
@@ -171,7 +157,7 @@ export class Destination implements PeerPart {
       ticket?.dropped();
       return;
     }
-    if (ticket !== null) this.#tickets.set(sequence, ticket);
+    if (ticket !== null) this.#expected.queue(sequence, ticket);
     if (this.idle && this.#fits(size) && !this.peer.stalled && this.#tellGap(sequence - 1)) {
       this.next = sequence + 1;
       this.sent += size;
@@ -197,7 +183,7 @@ export class Destination implements PeerPart {
     if (!(delivered >= this.delivered && delivered <= this.host.sequence)) return false;
     this.consumed = bytes;
     this.delivered = delivered;
-    if (this.#waiters.length > 0) this.#checkWaiters();
+    if (this.#expected.delivery) this.#expected.delivered(delivered);
     this.serve();
     return true;
   }
@@ -258,15 +244,15 @@ export class Destination implements PeerPart {
   }
 
   /** Calls the waiter when everything up to `sequence` is delivered. */
-  whenDelivered(sequence: number, waiter: DeliveryWaiter): void {
+  whenDelivered(sequence: number, waiter: DeliveryWaiter<Destination>): void {
     if (this.delivered >= sequence) return waiter.delivered(this);
-    this.#waiters.push({ sequence, waiter });
+    this.#expected.add(sequence, waiter);
     this.askReport();
   }
 
   /** Forgets a waiter that gave up. */
-  forget(waiter: DeliveryWaiter): void {
-    this.#waiters = this.#waiters.filter((one) => one.waiter !== waiter);
+  forget(waiter: DeliveryWaiter<Destination>): void {
+    this.#expected.forget(waiter);
   }
 
   /** Asks the subscriber to say what it took, behind what is queued. */
@@ -289,12 +275,7 @@ export class Destination implements PeerPart {
     if (!this.idle) this.host.queues(false);
     this.idle = true;
     this.#empty();
-    const tickets = [...this.#tickets.values()];
-    this.#tickets.clear();
-    for (const ticket of tickets) ticket.lost(why === 'unsubscribed' ? 'left' : why, false);
-    const waiters = this.#waiters;
-    this.#waiters = [];
-    for (const { waiter } of waiters) waiter.ended(this, why);
+    this.#expected.end(why);
     this.#backlog.clear();
     this.#replay = null;
     this.host.destinationEnded(this, why);
@@ -310,11 +291,7 @@ export class Destination implements PeerPart {
 
   #makeBacklog(): Backlog {
     return makeBacklog(this.#inForce, this.host.maxQueueBytes, (sequence) => {
-      const ticket = this.#tickets.get(sequence);
-      if (ticket !== undefined) {
-        this.#tickets.delete(sequence);
-        ticket.dropped();
-      }
+      this.#expected.dropped(sequence);
       this.#drop(this.#backlog.waits ? 'max-wait' : 'overflow');
     });
   }
@@ -405,7 +382,7 @@ export class Destination implements PeerPart {
       const moved = backlog.take(this.host.transport.arena.bytes, start, this.#budget(size));
       this.next = backlog.lastTaken + 1;
       this.#send(start, moved);
-      if (this.#tickets.size > 0) this.#settle(backlog.lastTaken);
+      if (this.#expected.queued) this.#settle(backlog.lastTaken);
     }
     this.#empty();
     return true;
@@ -441,23 +418,12 @@ export class Destination implements PeerPart {
 
   /** Tickets up to that sequence are handed to the transport. */
   #settle(sequence: number): void {
-    for (const [at, ticket] of this.#tickets) {
-      if (at > sequence) return;
-      this.#tickets.delete(at);
-      this.#handed(ticket);
-    }
+    this.#expected.sent(sequence, (ticket) => this.#handed(ticket));
   }
 
   #handed(ticket: Ticket): void {
     this.peer.awaiting.push({ row: this.peer.rows, waiter: ticket });
     this.host.awaits(this.peer);
-  }
-
-  #checkWaiters(): void {
-    const due = this.#waiters.filter(({ sequence }) => sequence <= this.delivered);
-    if (due.length === 0) return;
-    this.#waiters = this.#waiters.filter(({ sequence }) => sequence > this.delivered);
-    for (const { waiter } of due) waiter.delivered(this);
   }
 
   #fill(lowWater: number): void {

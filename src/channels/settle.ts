@@ -1,6 +1,7 @@
 import { MillraceError } from '../errors.js';
-import type { DeliveryWaiter, Destination, DestinationEnd, Ticket } from './destination.js';
+import type { Destination } from './destination.js';
 import type { Engine } from './engine.js';
+import type { DeliveryWaiter, DestinationEnd, Ticket } from './expectations.js';
 import { aborted } from './iterate.js';
 import type { AnyOutChannel } from './outbound.js';
 import type { DrainReport, PublishReceipt, Undelivered } from './types.js';
@@ -119,7 +120,7 @@ export function whenDelivered(
       finish();
     };
     const onAbort = () => giveUp('aborted');
-    const waiter: DeliveryWaiter = {
+    const waiter: DeliveryWaiter<Destination> = {
       delivered(destination) {
         open.delete(destination);
         if (open.size === 0) finish();
