@@ -31,7 +31,7 @@ uint64_t apply_in_place(const ibv_send_wr& wr, uint64_t& place) {
 }
 
 /**
- * Takes a lock word, which says who holds it (R32): from free, or from somebody who is dead. What
+ * Takes a lock word, which says who holds it (R33): from free, or from somebody who is dead. What
  * he had begun he has done in full or not at all, since the one write is the kernel's. A holder who
  * lives, perhaps stopped, is never robbed: false, and the WR waits in its queue.
  */

@@ -173,7 +173,7 @@ TEST_P(SoftAtomic, SeveralProcessesAddWithoutLosingAny) {
   EXPECT_FALSE(fabric.exists());
 }
 
-// R32: killed at any step of an atomic, it has happened or not; and the next one gets through.
+// R33: killed at any step of an atomic, it has happened or not; and the next one gets through.
 TEST_P(SoftAtomic, KilledAtEveryStep) {
   Fabric fabric;
   {
