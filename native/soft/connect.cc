@@ -407,8 +407,7 @@ ibv_wc_status find_datagram_peer(Qp& qp, uint32_t qpn, Peer** out, int* error, b
     forget_peer(qp, peer);
   }
   if (record_number(word) != qpn || record_life(word) != Life::kLive ||
-      (record_state(word) != IBV_QPS_RTR && record_state(word) != IBV_QPS_RTS) ||
-      health_fault(health) != Fault::kHealthy) {
+      !can_receive(record_state(word)) || health_fault(health) != Fault::kHealthy) {
     return IBV_WC_REM_INV_REQ_ERR;
   }
   const uint64_t owner = record.owner;

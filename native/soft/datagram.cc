@@ -44,7 +44,7 @@ Outcome deliver(Qp& qp, const Datagram& datagram, uint32_t qpn, uint32_t device)
   if (status != IBV_WC_SUCCESS) return Outcome::failed(status, error);
   if (full) return drop(DropReason::kNoRing);
   const QpRecord& record = *qp.target;
-  if (record.port.load(std::memory_order_relaxed) >> 8 != device)
+  if (record.port.load(std::memory_order_relaxed) >> 8 != port_place(qp.context->link, device))
     return drop(DropReason::kUnreachable);
   if (datagram.checks_qkey && record.qkey.load(std::memory_order_relaxed) != datagram.qkey)
     return drop(DropReason::kQkey);

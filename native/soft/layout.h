@@ -279,7 +279,7 @@ struct QpRecord {
   alignas(64) XrcdKey xrcd;  ///< of an XRC target
   // Not for XRC:
   Word gid[2];    ///< remote GID of the connection, where it has one
-  Half port;      ///< device << 8 | port number
+  Half port;      ///< port_place() << 8 | port number
   Half remote;    ///< remote LID of the connection, where it has one
   uint32_t pd;    ///< keys of one-sided operations are checked against it
   uint32_t srqn;  ///< of the SRQ that it receives from; 0: its own queue

@@ -151,6 +151,8 @@ ibv_wc_status gather(Qp& qp, const ibv_send_wr& wr, uint32_t access, Segment* ou
 
 // target.cc --------------------------------------------------------------------------------------
 
+/** Whether a QP in this verbs state takes what is sent to it. */
+bool can_receive(uint32_t state);
 /** The XRC target can take a packet of ours; checked in full only when its word has changed. */
 bool xrc_target_ready(Qp& qp);
 /** The same for the QP at the other end of an RC or UC connection: it is there, ready to receive,

@@ -23,7 +23,7 @@ void fill_port(Context& context, ibv_port_attr* attr) {
   attr->state = IBV_PORT_ACTIVE;
   attr->max_mtu = IBV_MTU_4096;
   attr->active_mtu = IBV_MTU_4096;
-  attr->gid_tbl_len = static_cast<int>(gid_count(context.link));
+  attr->gid_tbl_len = kGidTable;
   attr->max_msg_sz = 1u << 31;
   attr->pkey_tbl_len = 1;
   attr->qkey_viol_cntr = static_cast<uint32_t>(context.process->root()
@@ -210,8 +210,10 @@ int query_port(ibv_context* handle, uint8_t port, _compat_ibv_port_attr* attr) {
 int query_gid(ibv_context* handle, uint8_t port, int index, ibv_gid* gid) {
   const Context& context = Context::of(handle);
   if (int error = check_port("query a GID", port)) return error;
-  if (int error = check_index("query a GID", index, gid_count(context.link))) return error;
-  *gid = port_gid(context.link, context.device, static_cast<uint32_t>(index));
+  if (int error = check_index("query a GID", index, kGidTable)) return error;
+  *gid = {};  // an entry that is not in use
+  if (static_cast<uint32_t>(index) < gid_count(context.link))
+    *gid = port_gid(context.link, context.device, static_cast<uint32_t>(index));
   return 0;
 }
 

@@ -17,6 +17,11 @@ inline constexpr uint16_t kPermissiveLid = 0xFFFF;
 
 enum class Link : uint8_t { kInfiniband = 0, kEthernet = 1 };
 
+/** Names a device's port in QpRecord::port: ports of different link layers don't meet. */
+constexpr uint32_t port_place(Link link, uint32_t device) {
+  return static_cast<uint32_t>(link) << 8 | device;
+}
+
 /**
  * Devices and ports. All devices of all processes of a fabric are on one switch, so who somebody is
  * follows from the device's number alone: soft<k> has LID k + 1 (on InfiniBand), the GUID and the
@@ -35,7 +40,9 @@ void device_mac(uint32_t device, uint8_t mac[6]);
 /** 198.18.0.k+1 (the range for benchmarks), host order; Ethernet only. */
 uint32_t device_ipv4(uint32_t device);
 
-/** Length of a port's GID table; every entry is valid. */
+/** Length of a port's GID table. */
+inline constexpr uint32_t kGidTable = 8;
+/** How many entries of it are valid: the first ones. The others are zero. */
 uint32_t gid_count(Link link);
 /**
  * An entry of a port's GID table. InfiniBand: the one of the port. Ethernet, in the order in which

@@ -165,6 +165,9 @@ int destroy_qp(ibv_qp* qp);
  * QP's lock. Nothing if it is in ERR or RESET already.
  */
 void enter_error(Qp& qp);
+/** A WR has failed. UD and UC: into SQE, and receiving goes on; else enter_error(). Needs the QP's
+ * lock. */
+void fail_sends(Qp& qp);
 /** Looks at the QPs of this process that others have found at fault, and moves them to ERR (R31).
  * No lock may be held. */
 void attend(Process& process);

@@ -49,6 +49,18 @@ void enter_error(Qp& qp) {
   }
 }
 
+void fail_sends(Qp& qp) {
+  const bool connected = qp.type() != IBV_QPT_UD && qp.type() != IBV_QPT_UC;
+  if (connected || (qp.state != IBV_QPS_RTS && qp.state != IBV_QPS_SQD)) {
+    enter_error(qp);
+    return;
+  }
+  qp.state = IBV_QPS_SQE;
+  qp.ex.qp_base.state = IBV_QPS_SQE;
+  publish_state(qp, IBV_QPS_SQE);
+  flush_waiting(qp);
+}
+
 void notice_fault(Qp& qp) {
   if (!qp.receives() || qp.state == IBV_QPS_ERR || qp.state == IBV_QPS_RESET) return;
   const Fault fault = health_fault(qp.record->health.load(std::memory_order_acquire));

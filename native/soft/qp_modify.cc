@@ -130,7 +130,8 @@ int modify_owned(Qp& qp, const ibv_qp_attr& attr, int mask, ibv_qp_state from, i
     return 0;
   }
   record_values(*qp.record, attr, mask);
-  if ((mask & IBV_QP_PORT) != 0) qp.record->port.store(qp.context->device << 8 | attr.port_num);
+  if ((mask & IBV_QP_PORT) != 0)
+    qp.record->port.store(port_place(qp.context->link, qp.context->device) << 8 | attr.port_num);
   if ((mask & IBV_QP_AV) != 0) {
     qp.route = route_of(*qp.context, qp.attr.ah_attr);
     qp.target_word = kUncheckedTarget;

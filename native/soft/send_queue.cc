@@ -99,7 +99,7 @@ void run_waiting(Qp& qp) {
     const bool told = complete(qp, front.wr, out);
     pop_waiting(qp);
     if (out.status != IBV_WC_SUCCESS) {
-      enter_error(qp);
+      fail_sends(qp);
     } else if (!told) {
       fail_silenced(qp);
     } else if (qp.draining) {
@@ -174,7 +174,7 @@ static int post_list(Qp& qp, ibv_send_wr* wr, ibv_send_wr** bad) {
   for (; wr != nullptr; wr = wr->next) {
     error = check_wr(qp, *wr);
     if (error != 0) break;
-    if (qp.state == IBV_QPS_ERR) {
+    if (qp.state == IBV_QPS_ERR || qp.state == IBV_QPS_SQE) {
       complete(qp, *wr, Outcome::failed(IBV_WC_WR_FLUSH_ERR));
       continue;
     }
@@ -197,7 +197,7 @@ static int post_list(Qp& qp, ibv_send_wr* wr, ibv_send_wr** bad) {
       continue;
     }
     const bool told = complete(qp, *wr, out);
-    if (__builtin_expect(out.status != IBV_WC_SUCCESS, 0)) enter_error(qp);
+    if (__builtin_expect(out.status != IBV_WC_SUCCESS, 0)) fail_sends(qp);
     if (__builtin_expect(!told, 0)) fail_silenced(qp);
   }
   if (__builtin_expect(qp.waiting_count > 0, 0)) run_waiting(qp);

@@ -5,15 +5,19 @@
 #include "soft/step.h"
 
 namespace millrace::soft {
-namespace {
 
-bool can_receive(uint32_t state) { return state == IBV_QPS_RTR || state == IBV_QPS_RTS; }
+// What stops the sending side (SQD, SQE) does not stop the receiving one.
+bool can_receive(uint32_t state) { return state >= IBV_QPS_RTR && state <= IBV_QPS_SQE; }
+static_assert(IBV_QPS_RTS == IBV_QPS_RTR + 1 && IBV_QPS_SQE == IBV_QPS_RTR + 3);
+
+namespace {
 
 /** Whether the path of our connection leads to the port of that QP. */
 bool path_reaches(const Qp& qp, const QpRecord& record) {
   // On InfiniBand a LID of 0 stands for the port where the QP is, wherever that may be.
   if (qp.attr.ah_attr.is_global == 0 && qp.attr.ah_attr.dlid == 0) return true;
-  return record.port.load(std::memory_order_relaxed) >> 8 == qp.route.device;
+  return record.port.load(std::memory_order_relaxed) >> 8 ==
+         port_place(qp.context->link, qp.route.device);
 }
 
 }  // namespace

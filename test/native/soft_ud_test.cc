@@ -159,6 +159,54 @@ TEST(SoftUd, ADatagramIsOnePacket) {
   EXPECT_EQ(a.send_and_wait(ah.get(), b.qpn(), whole + "x"), IBV_WC_LOC_LEN_ERR);
 }
 
+TEST(SoftUd, AFailedSendStopsSendingAlone) {  // SQE
+  Fabric fabric;
+  DatagramEnd a, b;
+  verbs::AhPtr ah = a.ah_to_lid(b.lid()), back = b.ah_to_lid(a.lid());
+  EXPECT_EQ(a.send_and_wait(ah.get(), b.qpn(), std::string(4097, 'x')), IBV_WC_LOC_LEN_ERR);
+  ibv_qp_attr attr = {};
+  ibv_qp_init_attr init = {};
+  EXPECT_EQ(ibv_query_qp(a.qp.get(), &attr, IBV_QP_STATE, &init), 0);
+  EXPECT_EQ(attr.qp_state, IBV_QPS_SQE);
+  EXPECT_EQ(a.send_and_wait(ah.get(), b.qpn(), "stopped"), IBV_WC_WR_FLUSH_ERR);
+  EXPECT_TRUE(b.nothing());
+  EXPECT_EQ(b.send_and_wait(back.get(), a.qpn(), "still here?"), IBV_WC_SUCCESS);
+  ibv_wc wc = {};
+  ASSERT_TRUE(a.receive(&wc));
+  EXPECT_EQ(a.text(wc), "still here?");
+  EXPECT_EQ(a.to(IBV_QPS_RTS), 0);
+  EXPECT_EQ(a.send_and_wait(ah.get(), b.qpn(), "again"), IBV_WC_SUCCESS);
+  ASSERT_TRUE(b.receive(&wc));
+  EXPECT_EQ(b.text(wc), "again");
+}
+
+TEST(SoftUd, AStoppedSendQueueStillReceives) {  // SQD
+  Fabric fabric;
+  DatagramEnd a, b;
+  verbs::AhPtr ah = a.ah_to_lid(b.lid()), back = b.ah_to_lid(a.lid());
+  EXPECT_EQ(a.to(IBV_QPS_SQD), 0);
+  EXPECT_EQ(a.send(ah.get(), b.qpn(), "later", 5), 0);
+  EXPECT_TRUE(b.nothing());
+  EXPECT_EQ(b.send_and_wait(back.get(), a.qpn(), "now"), IBV_WC_SUCCESS);
+  ibv_wc wc = {};
+  ASSERT_TRUE(a.receive(&wc));
+  EXPECT_EQ(a.text(wc), "now");
+  EXPECT_EQ(a.to(IBV_QPS_RTS), 0);
+  ASSERT_TRUE(b.receive(&wc));
+  EXPECT_EQ(b.text(wc), "later");
+}
+
+TEST(SoftUd, PortsOfDifferentLinkLayersDontMeet) {
+  Fabric fabric;
+  DatagramEnd a;
+  Setting link("MILLRACE_SOFT_LINK", "ethernet");
+  DatagramEnd b;
+  verbs::AhPtr ah = a.ah_to_lid(1);
+  EXPECT_EQ(a.send_and_wait(ah.get(), b.qpn(), "x"), IBV_WC_SUCCESS);
+  EXPECT_TRUE(b.nothing());
+  EXPECT_EQ(drops(a, soft::DropReason::kUnreachable), 1u);
+}
+
 TEST(SoftUd, TooSmallABufferFailsItsOwnerAlone) {
   Fabric fabric;
   DatagramEnd::Options options;
