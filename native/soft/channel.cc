@@ -10,7 +10,6 @@
 #include <memory>
 
 #include "base/clock.h"
-
 #include "soft/cq.h"
 #include "soft/error.h"
 #include "soft/initiator.h"
@@ -88,6 +87,22 @@ Cq* take_event(Channel& channel) {
   return found;
 }
 
+/** What a channel's poll set is over; the numbers are its entries' data. */
+constexpr uint32_t kSources = 4;
+
+/** Waits at most `ms` (-1: for ever) until something behind the channel is readable; EINTR finds
+ * nothing. False with errno: it can't be watched. */
+bool look(Channel& channel, int ms, Woken* woken) {
+  epoll_event events[kSources];
+  const int n = epoll_wait(channel.poll_set.get(), events, kSources, ms);
+  *woken = {};
+  if (n < 0) return errno == EINTR;
+  bool own = false;  // its wake-ups are taken in any case: serve() may make some
+  bool* const flags[kSources] = {&own, &woken->work, &woken->time, &woken->presence};
+  for (int i = 0; i < n; ++i) *flags[events[i].data.u32 % kSources] = true;
+  return true;
+}
+
 }  // namespace
 
 ibv_comp_channel* create_comp_channel(ibv_context* handle) {
@@ -107,12 +122,13 @@ ibv_comp_channel* create_comp_channel(ibv_context* handle) {
   };
   channel->poll_set = base::Fd(epoll_create1(EPOLL_CLOEXEC));
   if (!channel->poll_set.valid()) return os_failure();
-  for (int fd :
-       {channel->fifo.fd(), context.wake.fd(), context.alarm.fd(), process.presence_fd()}) {
+  const int fds[kSources] = {channel->fifo.fd(), context.wake.fd(), context.alarm.fd(),
+                             process.presence_fd()};
+  for (uint32_t i = 0; i < kSources; ++i) {
     epoll_event event = {};
     event.events = EPOLLIN;
-    event.data.fd = fd;
-    if (epoll_ctl(channel->poll_set.get(), EPOLL_CTL_ADD, fd, &event) != 0) return os_failure();
+    event.data.u32 = i;
+    if (epoll_ctl(channel->poll_set.get(), EPOLL_CTL_ADD, fds[i], &event) != 0) return os_failure();
   }
   channel->channel.context = handle;
   channel->channel.fd = channel->poll_set.get();
@@ -147,13 +163,16 @@ int destroy_comp_channel(ibv_comp_channel* handle) {
 
 int get_cq_event(ibv_comp_channel* handle, ibv_cq** cq, void** cq_context) {
   Channel& channel = Channel::of(handle);
+  // Of the context's sources only what is readable is read: each call counts for who has slept.
+  Woken woken;
+  if (!look(channel, 0, &woken)) return -1;
   for (;;) {
     if (forked()) {
       fail(EPERM, "wait for a completion event", "this process was forked");
       return -1;
     }
     // Deaths first: they may wake this channel.
-    serve(*channel.context);
+    serve(*channel.context, woken);
     {
       std::lock_guard lock(channel.lock);
       take_wake_ups(channel);
@@ -168,8 +187,7 @@ int get_cq_event(ibv_comp_channel* handle, ibv_cq** cq, void** cq_context) {
       errno = EAGAIN;
       return -1;
     }
-    epoll_event event;
-    if (epoll_wait(channel.poll_set.get(), &event, 1, -1) < 0 && errno != EINTR) return -1;
+    if (!look(channel, -1, &woken)) return -1;
   }
 }
 

@@ -140,24 +140,29 @@ void retire_events(ibv_wq* wq) { retire(counted(wq)); }
 
 int get_async_event(ibv_context* handle, ibv_async_event* event) {
   Context& context = Context::of(handle);
+  // The descriptor that callers see has events alone; whoever waits in here serves the rest too.
+  pollfd watched[] = {{context.event_fd.get(), POLLIN, 0},
+                      {context.wake.fd(), POLLIN, 0},
+                      {context.alarm.fd(), POLLIN, 0},
+                      {context.process->presence_fd(), POLLIN, 0}};
+  if (poll(watched, 4, 0) < 0) watched[0].revents = POLLIN;
   for (;;) {
     if (forked()) {
       fail(EPERM, "wait for an asynchronous event", "this process was forked");
       return -1;
     }
-    serve(context);
+    serve(context, {.work = watched[1].revents != 0,
+                    .time = watched[2].revents != 0,
+                    .presence = watched[3].revents != 0});
     if (take_event(context, event)) return 0;
     const int flags = fcntl(context.event_fd.get(), F_GETFL);
     if (flags >= 0 && (flags & O_NONBLOCK) != 0) {
       errno = EAGAIN;
       return -1;
     }
-    // The descriptor that callers see has events alone; whoever waits in here serves the rest too.
-    pollfd watched[] = {{context.event_fd.get(), POLLIN, 0},
-                        {context.wake.fd(), POLLIN, 0},
-                        {context.alarm.fd(), POLLIN, 0},
-                        {context.process->presence_fd(), POLLIN, 0}};
-    if (poll(watched, 4, -1) < 0 && errno != EINTR) return -1;
+    if (poll(watched, 4, -1) >= 0) continue;
+    if (errno != EINTR) return -1;
+    for (pollfd& one : watched) one.revents = 0;
   }
 }
 

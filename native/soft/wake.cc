@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -97,11 +96,10 @@ void Alarm::drain() {
   if (!times_.empty()) arm();
 }
 
-void serve(Context& context) {
-  context.wake.drain();
-  context.alarm.drain();
-  epoll_event event;
-  if (epoll_wait(context.process->presence_fd(), &event, 1, 0) > 0) context.process->check_deaths();
+void serve(Context& context, const Woken& woken) {
+  if (woken.work) context.wake.drain();
+  if (woken.time) context.alarm.drain();
+  if (woken.presence) context.process->check_deaths();
   progress(context);
 }
 

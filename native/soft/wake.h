@@ -84,10 +84,17 @@ class Alarm {
   std::set<uint64_t> times_;  ///< needs lock_
 };
 
+/** Which of a context's own descriptors are readable behind an event wait. */
+struct Woken {
+  bool work = false;      ///< Context::wake
+  bool time = false;      ///< Context::alarm
+  bool presence = false;  ///< somebody may have died
+};
+
 /**
  * What whoever was woken in an event wait does for the whole context: takes its wake-ups, notices
  * deaths, and carries waiting work requests on. No lock may be held.
  */
-void serve(Context& context);
+void serve(Context& context, const Woken& woken);
 
 }  // namespace millrace::soft
