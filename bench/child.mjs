@@ -10,6 +10,9 @@ const peer = await import(`./peers/${spec.peer}.mjs`);
 const tell = (message) => new Promise((resolve) => process.send(message, resolve));
 const now = () => performance.now();
 
+/** More round trips are not kept. */
+const MOST_TRIPS = 500_000;
+
 /** Resolves when the parent says so. */
 const told = (word) =>
   new Promise((resolve) => {
@@ -77,29 +80,39 @@ async function pong() {
   await reply.close?.();
 }
 
+/** Round trips one after the other: some time to warm up, then some time that counts. */
 async function ping() {
   const end = told('end');
   const message = new Uint8Array(64).fill(7);
-  const times = new Float64Array(spec.count);
-  let turn = -spec.warm;
+  const times = new Float64Array(MOST_TRIPS);
+  let count = 0;
   let from = 0;
+  let counts = false;
+  let until = Infinity;
   let done;
   const finished = new Promise((resolve) => {
     done = resolve;
   });
   const send = await peer.duplex(spec, 'left', () => {
-    if (turn >= 0) times[turn] = now() - from;
-    turn++;
-    if (turn === spec.count) return done();
+    const at = now();
+    if (counts) times[count++] = at - from;
+    if (at >= until || count === MOST_TRIPS) {
+      if (counts) return done();
+      counts = true;
+      until = at + spec.seconds * 1000;
+    }
     from = now();
     send(message);
   });
   from = now();
+  until = from + spec.warmSeconds * 1000;
   send(message);
   await finished;
-  times.sort();
-  const at = (share) => times[Math.min(times.length - 1, Math.floor(times.length * share))] * 1000;
-  await tell({ result: { p50: at(0.5), p99: at(0.99), rate: 1e6 / at(0.5) } });
+  const sorted = times.subarray(0, count).sort();
+  const at = (share) => sorted[Math.min(count - 1, Math.floor(count * share))] * 1000;
+  await tell({
+    result: { p10: at(0.1), p50: at(0.5), p90: at(0.9), p99: at(0.99), rate: 1e6 / at(0.5), count },
+  });
   await end;
   await send.close?.();
 }

@@ -95,6 +95,8 @@ function options() {
     cases: pick(CASES),
     turns,
     profile: values.profile,
+    /** How busy the machine was before each measurement, in CPUs. */
+    loads: [],
   };
 }
 
@@ -269,8 +271,19 @@ async function throughput(peer, payload, count, settings) {
   return { rate, sendMicros: senderMicros / spec.count, receiveMicros: cpuMicros / spec.count };
 }
 
-const roundTrip = (peer, count, settings) => {
-  const spec = { peer, case: 'roundtrip', warm: Math.floor(count / 5), count };
+/** How many messages make a turn of the wanted length. Looked at twice: a short run says little about a warm one. */
+async function turnLength(peer, payload, seconds, settings) {
+  let count = 40_000;
+  for (let look = 0; look < 2; look++) {
+    const { rate } = await throughput(peer, payload, count, settings);
+    count = Math.min(20_000_000, rate * seconds);
+  }
+  return count;
+}
+
+/** The same time for everybody, so that a slow peer does not get a longer warm-up than a fast one, or the other way round. */
+const roundTrip = (peer, seconds, settings) => {
+  const spec = { peer, case: 'roundtrip', warmSeconds: seconds / 2, seconds };
   return pair({ ...spec, role: 'ping' }, { ...spec, role: 'pong' }, 'left', settings, 60_000);
 };
 
@@ -286,6 +299,26 @@ const median = (list) => {
   const middle = sorted.length >> 1;
   return sorted.length % 2 === 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 };
+
+/** A share of all CPUs that others may take before the report says so. */
+const BUSY = 0.1;
+
+/** The share of CPU time that somebody took in a moment in which we do nothing, times the number of CPUs. */
+async function otherLoad() {
+  const sum = () =>
+    cpus().reduce(
+      ({ idle, total }, { times }) => ({
+        idle: idle + times.idle,
+        total: total + times.user + times.nice + times.sys + times.irq + times.idle,
+      }),
+      { idle: 0, total: 0 },
+    );
+  const before = sum();
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  const after = sum();
+  const total = after.total - before.total;
+  return total === 0 ? 0 : (1 - (after.idle - before.idle) / total) * cpus().length;
+}
 
 function progress(text) {
   if (process.stdout.isTTY) process.stdout.write(`\r\x1b[2K${text}`);
@@ -307,7 +340,6 @@ async function main() {
   }
 
   const seconds = settings.quick ? 0.4 : 1.2;
-  const trips = settings.quick ? 2000 : 8000;
   /** results[case][peer] = list of what each turn gave */
   const results = {};
   const counts = new Map();
@@ -331,17 +363,14 @@ async function main() {
         step++;
         if (missing[peer] !== undefined) continue;
         progress(`[${step}/${total}] ${CASE_TITLES[name]}: ${peer}, turn ${turn + 1}`);
+        settings.loads.push(await otherLoad());
         try {
           let result;
           if (name === 'idle') result = await idleCpu(settings.quick ? 2 : 5, settings);
-          else if (name === 'roundtrip') result = await roundTrip(peer, trips, settings);
+          else if (name === 'roundtrip') result = await roundTrip(peer, seconds, settings);
           else {
             const key = `${name} ${peer}`;
-            // The first look only finds out how many messages make a turn of the wanted length.
-            if (!counts.has(key)) {
-              const { rate } = await throughput(peer, name, 40_000, settings);
-              counts.set(key, Math.min(20_000_000, rate * seconds));
-            }
+            if (!counts.has(key)) counts.set(key, await turnLength(peer, name, seconds, settings));
             result = await throughput(peer, name, counts.get(key), settings);
           }
           results[name][peer] = [...(results[name][peer] ?? []), result];
@@ -428,9 +457,15 @@ function marks(value) {
 
 function report(settings, results, missing) {
   const Table = require('cli-table3');
+  const all = (name, peer, key) => (results[name]?.[peer] ?? []).map((result) => result[key]);
   const value = (name, peer, key) => {
-    const list = results[name]?.[peer];
-    return list === undefined || list.length === 0 ? undefined : median(list.map((result) => result[key]));
+    const list = all(name, peer, key);
+    return list.length === 0 ? undefined : median(list);
+  };
+  /** The least and the most of the turns: how far one figure can be trusted. */
+  const spread = (name, peer, key, text) => {
+    const list = all(name, peer, key);
+    return `${text(Math.min(...list))} .. ${text(Math.max(...list))}`;
   };
   const titles = {
     millrace: 'millrace',
@@ -470,19 +505,41 @@ function report(settings, results, missing) {
     }
     console.log(table.toString());
   }
+  if (rates.length > 0) {
+    const head = ['rates of the turns, least .. most', ...rates.map((name) => CASE_TITLES[name])];
+    const table = new Table({ ...plain, head });
+    for (const peer of settings.peers) {
+      const cell = (name) =>
+        value(name, peer, 'rate') === undefined ? '' : spread(name, peer, 'rate', mega);
+      table.push([titles[peer], ...rates.map(cell)]);
+    }
+    console.log(table.toString());
+  }
   if (settings.cases.includes('roundtrip')) {
     const table = new Table({
       ...plain,
-      head: [CASE_TITLES.roundtrip, 'p50 us', 'p99 us', 'millrace takes'],
+      head: [
+        CASE_TITLES.roundtrip,
+        'p10 us',
+        'p50 us',
+        'p50 of the turns',
+        'p90 us',
+        'p99 us',
+        'millrace takes',
+      ],
     });
     const ours = value('roundtrip', 'millrace', 'p50');
     for (const peer of settings.peers.filter((name) => name !== 'coalesced')) {
       const p50 = value('roundtrip', peer, 'p50');
       if (p50 === undefined) continue;
+      const micros = (key) => value('roundtrip', peer, key).toFixed(1);
       table.push([
         titles[peer],
-        p50.toFixed(1),
-        value('roundtrip', peer, 'p99').toFixed(1),
+        micros('p10'),
+        micros('p50'),
+        spread('roundtrip', peer, 'p50', (us) => us.toFixed(1)),
+        micros('p90'),
+        micros('p99'),
         peer === 'millrace' || ours === undefined ? '' : `${ratio(ours / p50)} of it`,
       ]);
     }
@@ -511,6 +568,12 @@ function report(settings, results, missing) {
       );
     }
   }
+  const busy = settings.loads.filter((load) => load > BUSY * cpus().length).length;
+  if (busy > 0) {
+    console.log(
+      `Other programs were running before ${busy} of ${settings.loads.length} measurements: repeat them on a quiet machine.`,
+    );
+  }
   const date = new Date().toISOString();
   mkdirSync(join(here, 'results'), { recursive: true });
   const path = join(here, 'results', `${date.slice(0, 19).replaceAll(':', '-')}.json`);
@@ -519,6 +582,7 @@ function report(settings, results, missing) {
     quick: settings.quick,
     turns: settings.turns,
     machine: machine(),
+    loads: settings.loads,
     medians,
     marks: met,
     missing,

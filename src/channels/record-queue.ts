@@ -1,6 +1,8 @@
 import { type RecordSource, sequenceAt, sizeAt } from './wire.js';
 
 const CHUNK_BYTES = 64 * 1024;
+/** Chunks that are kept for use again while the queue is not empty. One that fills and drains all the time makes no garbage. */
+const SPARES = 16;
 
 interface Chunk extends RecordSource {
   /** Bytes written. */
@@ -8,18 +10,18 @@ interface Chunk extends RecordSource {
 }
 
 function newChunk(bytes: number): Chunk {
-  const buffer = new ArrayBuffer(bytes);
+  // Memory of its own that nobody zeroes first: it is read only up to where it was written.
+  const { buffer } = Buffer.allocUnsafeSlow(bytes);
   return { bytes: new Uint8Array(buffer), u32: new Uint32Array(buffer), end: 0 };
 }
 
 /**
  * A first-in first-out queue of whole records, copied into chunks. Adding and taking cost a copy and no allocation per
- * record; a run of neighbours is taken with one copy. One spare chunk is kept, so that a queue that fills and drains all
- * the time does not make garbage.
+ * record; a run of neighbours is taken with one copy.
  */
 export class RecordQueue {
   #chunks: Chunk[] = [];
-  #spare: Chunk | null = null;
+  readonly #spares: Chunk[] = [];
   /** Read position in the first chunk. */
   #at = 0;
   /** Bytes and records in the queue. */
@@ -115,16 +117,15 @@ export class RecordQueue {
 
   clear(): void {
     this.#chunks = [];
-    this.#spare = null;
+    this.#spares.length = 0;
     this.#at = 0;
     this.bytes = 0;
     this.count = 0;
   }
 
   #grow(length: number): Chunk {
-    let chunk = this.#spare;
-    if (chunk !== null && chunk.bytes.length >= length) this.#spare = null;
-    else chunk = newChunk(Math.max(CHUNK_BYTES, length));
+    const spare = length <= CHUNK_BYTES ? this.#spares.pop() : undefined;
+    const chunk = spare ?? newChunk(Math.max(CHUNK_BYTES, length));
     this.#chunks.push(chunk);
     return chunk;
   }
@@ -138,6 +139,8 @@ export class RecordQueue {
     this.#chunks.shift();
     this.#at = 0;
     chunk.end = 0;
-    if (chunk.bytes.length === CHUNK_BYTES) this.#spare = chunk;
+    if (chunk.bytes.length === CHUNK_BYTES && this.#spares.length < SPARES) this.#spares.push(chunk);
+    // At rest it holds one.
+    if (this.count === 0) this.#spares.length = Math.min(this.#spares.length, 1);
   }
 }
