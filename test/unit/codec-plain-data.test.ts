@@ -75,8 +75,8 @@ describe('writing', () => {
       }),
       { numRuns: 500 },
     );
-    // Halves of surrogate pairs and very deep values apart, it leaves nothing of this to msgpackr.
-    expect(quick).toBeGreaterThan(400);
+    // Texts with characters beyond the first plane and very deep values are left to msgpackr.
+    expect(quick).toBeGreaterThan(250);
   });
 
   it('stays in its room, and says so when that may not do', () => {
