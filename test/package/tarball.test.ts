@@ -118,14 +118,17 @@ test('nothing runs at install time, and everything that is needed is inside', ()
       'dist/index.d.mts',
       bin.millrace.replace('./', ''),
     ],
-    ...['prebuilds/linux-x64-glibc/millrace.node', 'README.md', 'LICENSE', 'CHANGELOG.md'],
+    ...['prebuilds/linux-x64-glibc/millrace.node', 'prebuilds/linux-x64-glibc/verbs/libibverbs.so.1'],
+    ...['README.md', 'LICENSE', 'CHANGELOG.md'],
   ]) {
     expect(files, name).toContain(name);
   }
-  const floor = JSON.parse(readFileSync(join(folder, 'prebuilds', 'linux-x64-glibc', 'floor.json'), 'utf8'));
-  expect(floor).toMatchObject({ glibcxx: null, cxxabi: null });
-  // The README states it.
-  expect(readFileSync('README.md', 'utf8')).toContain(`glibc ${floor.promised}`);
+  for (const facts of ['floor.json', join('verbs', 'floor.json')]) {
+    const floor = JSON.parse(readFileSync(join(folder, 'prebuilds', 'linux-x64-glibc', facts), 'utf8'));
+    expect(floor).toMatchObject({ glibcxx: null, cxxabi: null });
+    // The README states it.
+    expect(readFileSync('README.md', 'utf8')).toContain(`glibc ${floor.promised}`);
+  }
 });
 
 test('import and require give the same implementation', () => {
@@ -195,6 +198,15 @@ test('the command runs', () => {
   const help = node([join('node_modules', 'millrace', 'dist', 'cli', 'main.js'), '--help']);
   for (const word of ['pub', 'sub', 'ls', 'clean']) expect(help).toContain(word);
   expect(existsSync(join(project, 'node_modules', '.bin', 'millrace'))).toBe(true);
+});
+
+test('the drop-in library is found, and loads', () => {
+  const main = join('node_modules', 'millrace', 'dist', 'cli', 'main.js');
+  // The loader says what it could not preload, and goes on without.
+  const program = `LD_PRELOAD=libibverbs.so.1 LD_BIND_NOW=1 sh -c 'grep -o "/millrace/.*libibverbs.so.1" /proc/self/maps'`;
+  expect(node([main, 'verbs', '--', 'sh', '-c', program])).toContain(
+    '/millrace/prebuilds/linux-x64-glibc/verbs/libibverbs.so.1',
+  );
 });
 
 test('the types are right for both kinds of importer', () => {
