@@ -100,8 +100,10 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
   Process& self = *qp.process;
   Root& root = self.root();
   uint32_t capacity = 64;
-  // Who can't wait for room (UD and RAW_PACKET) loses what finds none: room for most WQEs.
-  const uint32_t most = qp.type() == IBV_QPT_UD || qp.type() == IBV_QPT_RAW_PACKET ? 1024 : 256;
+  // Who can't wait for room (UC, UD and RAW_PACKET) loses what finds none: room for most WQEs, and
+  // for all of them where there is one sender.
+  const bool waits = qp.type() == IBV_QPT_RC || qp.type() == IBV_QPT_XRC_SEND;
+  const uint32_t most = waits ? 256 : qp.type() == IBV_QPT_UC ? kMaxSrqWr : 1024;
   while (capacity < max_wr && capacity < most) capacity *= 2;
   const uint64_t entry = directory_word(self.slot(), self.incarnation(), qp.number);
   const std::string name = ring_name(process->owner(), serial, entry);

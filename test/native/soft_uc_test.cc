@@ -31,6 +31,23 @@ TEST(SoftUc, SendsAndWrites) {
   EXPECT_EQ(memcmp(pair.b.slot(0), "unreliab", 8), 0);
 }
 
+TEST(SoftUc, NothingIsLostWhileReceivesArePosted) {
+  Fabric fabric;
+  Connected::Options options = unreliable();
+  options.slots = options.max_recv_wr = 1000;
+  options.slot_bytes = 16;
+  Pair pair(options);
+  for (uint64_t i = 0; i < 1000; ++i) {  // none is polled meanwhile
+    ibv_send_wr wr = pair.a.wr(IBV_WR_SEND, 8, i);
+    ASSERT_EQ(pair.a.run(wr), IBV_WC_SUCCESS);
+  }
+  for (uint64_t i = 0; i < 1000; ++i) {
+    ibv_wc wc = {};
+    ASSERT_EQ(ibv_poll_cq(pair.b.recv_cq.get(), 1, &wc), 1) << i;
+    EXPECT_EQ(wc.wr_id, i);
+  }
+}
+
 TEST(SoftUc, WhatIsNotDeliveredIsDropped) {
   Fabric fabric;
   Connected::Options options = unreliable();
