@@ -74,6 +74,11 @@ void set_ops(Context& context) {
   context.verbs.query_rt_values = query_rt_values;
   context.verbs.ibv_create_flow = create_flow;
   context.verbs.ibv_destroy_flow = destroy_flow;
+  context.verbs.create_wq = create_wq;
+  context.verbs.modify_wq = modify_wq;
+  context.verbs.destroy_wq = destroy_wq;
+  context.verbs.create_rwq_ind_table = create_rwq_ind_table;
+  context.verbs.destroy_rwq_ind_table = destroy_rwq_ind_table;
   context.verbs.create_counters = create_counters;
   context.verbs.destroy_counters = destroy_counters;
   context.verbs.attach_counters_point_flow = attach_counters_point_flow;

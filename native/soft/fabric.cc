@@ -199,11 +199,12 @@ Root::Root(FabricPath path, base::Fd folder, base::Fd fd, base::Mapping map)
     : path_(std::move(path)), folder_(std::move(folder)), fd_(std::move(fd)), map_(std::move(map)) {
   const RootHeader& h = *reinterpret_cast<const RootHeader*>(map_.data());
   header_ =
-      Numbers{h.process_offset, h.process_count, h.process_stride, h.srq_offset,   h.srq_count,
-              h.srq_stride,     h.qp_offset,     h.qp_count,       h.qp_stride,    h.xrcd_offset,
-              h.xrcd_count,     h.xrcd_stride,   h.holder_offset,  h.holder_count, h.holder_stride,
-              h.group_offset,   h.group_count,   h.group_stride,   h.flow_offset,  h.flow_count,
-              h.flow_stride,    h.port_offset,   h.port_stride,    h.lock_offset,  h.lock_count};
+      Numbers{h.process_offset, h.process_count, h.process_stride, h.srq_offset,    h.srq_count,
+              h.srq_stride,     h.qp_offset,     h.qp_count,       h.qp_stride,     h.xrcd_offset,
+              h.xrcd_count,     h.xrcd_stride,   h.holder_offset,  h.holder_count,  h.holder_stride,
+              h.group_offset,   h.group_count,   h.group_stride,   h.flow_offset,   h.flow_count,
+              h.flow_stride,    h.port_offset,   h.port_stride,    h.spread_offset, h.spread_count,
+              h.spread_stride,  h.lock_offset,   h.lock_count};
   while (incarnation_ == 0)
     incarnation_ = static_cast<uint32_t>(header().next_incarnation.fetch_add(1) + 1);
 }
@@ -223,7 +224,9 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
     constexpr size_t group_offset = holder_offset + kTargetQps * sizeof(QpHolders);
     constexpr size_t flow_offset = group_offset + kGroups * sizeof(GroupRecord);
     constexpr size_t port_offset = flow_offset + kFlows * sizeof(FlowRecord);
-    constexpr size_t lock_offset = align_up(port_offset + kPortRecords * sizeof(PortRecord), 64);
+    constexpr size_t spread_offset = port_offset + kPortRecords * sizeof(PortRecord);
+    constexpr size_t lock_offset = spread_offset + kSpreads * sizeof(SpreadRecord);
+    static_assert(lock_offset % 64 == 0);
     const size_t bytes = align_up(lock_offset + kAtomicLocks * sizeof(Word), page);
     unlinkat(folder, kRootBuilding, 0);
     base::Result<base::Fd> made = base::create_reserved(folder, kRootBuilding, bytes);
@@ -267,6 +270,9 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
     h.port_offset = port_offset;
     h.port_count = kPortRecords;
     h.port_stride = sizeof(PortRecord);
+    h.spread_offset = spread_offset;
+    h.spread_count = kSpreads;
+    h.spread_stride = sizeof(SpreadRecord);
     h.bytes = bytes;
     if (renameat(folder, kRootBuilding, folder, kRootName) != 0) {
       const int error = errno;
@@ -327,6 +333,7 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
       !table_fits(bytes, h.flow_offset, h.flow_count, h.flow_stride, sizeof(FlowRecord)) ||
       !table_fits(bytes, h.port_offset, h.port_count, h.port_stride, sizeof(PortRecord)) ||
       !table_fits(bytes, h.lock_offset, h.lock_count, sizeof(Word), sizeof(Word)) ||
+      !table_fits(bytes, h.spread_offset, h.spread_count, h.spread_stride, sizeof(SpreadRecord)) ||
       h.port_count < kPortRecords || h.holder_count >= h.qp_count || h.srq_count > kSrqs ||
       h.qp_count > kQps) {
     return base::Status::error(EPROTO, "open fabric root",

@@ -68,6 +68,9 @@ class Root {
   FlowRecord& flow(uint32_t i) {
     return at<FlowRecord>(header_.flow_offset, header_.flow_stride, i);
   }
+  SpreadRecord& spread(uint32_t i) {
+    return at<SpreadRecord>(header_.spread_offset, header_.spread_stride, i);
+  }
   /** Of a device: each has one port. */
   PortRecord& port(uint32_t device) {
     return at<PortRecord>(header_.port_offset, header_.port_stride, device);
@@ -87,6 +90,7 @@ class Root {
   uint32_t targets() const { return header_.holder_count; }
   uint32_t groups() const { return header_.group_count; }
   uint32_t flows() const { return header_.flow_count; }
+  uint32_t spreads() const { return header_.spread_count; }
 
   /**
    * The next creation number of a kind: never 0, never one whose table index is in use, so a number
@@ -132,6 +136,7 @@ class Root {
     uint32_t group_offset, group_count, group_stride;
     uint32_t flow_offset, flow_count, flow_stride;
     uint32_t port_offset, port_stride;
+    uint32_t spread_offset, spread_count, spread_stride;
     uint32_t lock_offset, lock_count;
   } header_;
 

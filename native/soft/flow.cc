@@ -47,6 +47,7 @@ bool read_rule(const FlowRecord& record, uint32_t index, FlowRule* rule, uint32_
     rule->priority = record.priority;
     rule->tag = record.tag;
     rule->qpn = record.qpn;
+    rule->spread = record.spread;
     *device = record.device;
     kind = record.kind;
     flags = record.flags;
@@ -71,6 +72,7 @@ void write_rule(FlowRecord& record, const FlowRule& rule, uint32_t device) {
   record.priority = rule.priority;
   record.tag = rule.tag;
   record.qpn = rule.qpn;
+  record.spread = static_cast<uint16_t>(rule.spread);
   record.device = static_cast<uint16_t>(device);
   record.kind = static_cast<uint8_t>(rule.kind);
   record.flags = static_cast<uint8_t>((rule.dont_trap ? kDontTrap : 0) | (rule.drop ? kDrop : 0) |
@@ -116,13 +118,16 @@ std::shared_ptr<const FlowTable> flow_table(Process& process,
   if (known != nullptr && known->changes == now) return known;
   std::lock_guard registry(process.registry());
   if (process.flows != nullptr && process.flows->changes == now) return process.flows;
+  auto table = std::make_shared<FlowTable>();
   std::vector<FlowRule> rules[kDevices];
   for (uint32_t i = 0; i < root.flows(); ++i) {
     FlowRule rule;
     uint32_t device = 0;
-    if (read_rule(root.flow(i), i, &rule, &device)) rules[device].push_back(rule);
+    if (!read_rule(root.flow(i), i, &rule, &device)) continue;
+    if (rule.spread != 0)
+      table->spreads.try_emplace(rule.spread, read_spread(root, rule.spread - 1));
+    rules[device].push_back(rule);
   }
-  auto table = std::make_shared<FlowTable>();
   table->changes = now;
   for (uint32_t k = 0; k < kDevices; ++k) table->ports[k] = FlowIndex(std::move(rules[k]));
   process.flows = table;
@@ -156,6 +161,7 @@ ibv_flow* create_flow(ibv_qp* handle, ibv_flow_attr* attr) {
     FlowRule rule = request.value().rule;
     rule.order = root.header().next_flow.fetch_add(1);
     rule.qpn = qp.number;
+    rule.spread = qp.spread;
     write_rule(record, rule, qp.context->device);
     auto flow = std::make_unique<Flow>();
     flow->flow.context = qp.context->handle();

@@ -3,11 +3,13 @@
 #include <infiniband/verbs.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "soft/flow_index.h"
 #include "soft/port.h"
+#include "soft/rss.h"
 
 namespace millrace::soft {
 
@@ -23,6 +25,7 @@ struct Qp;
 struct FlowTable {
   uint64_t changes = 0;  ///< the fabric's count when it was read
   FlowIndex ports[kDevices];
+  std::map<uint32_t, Spread> spreads;  ///< by FlowRule::spread
 };
 
 /**

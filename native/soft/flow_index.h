@@ -21,6 +21,7 @@ struct FlowRule {
   bool tagged = false;
   uint32_t tag = 0;
   uint32_t qpn = 0;
+  uint32_t spread = 0;  ///< 1 + index of how its QP spreads frames; 0: it takes them itself
   uint32_t record = 0;  ///< where it came from, and the word of that then; carried along
   uint64_t word = 0;
 };

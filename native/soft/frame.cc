@@ -12,12 +12,12 @@ namespace millrace::soft {
 namespace {
 
 /** A frame at one port: matched, counted, delivered. */
-Outcome arrive(Qp& qp, Datagram& datagram, const FlowIndex& rules, uint32_t device,
+Outcome arrive(Qp& qp, Datagram& datagram, const FlowTable& table, uint32_t device,
                const PacketFields& fields, bool multicast) {
   Outcome out;
   out.bytes = datagram.total;
   Process& process = *qp.process;
-  rules.match(fields, multicast, &qp.matched);
+  table.ports[device].match(fields, multicast, &qp.matched);
   if (qp.matched.dropped_by != nullptr) {
     count_frame(process, *qp.matched.dropped_by, datagram.total);
     count_drop(process.root(), device, DropReason::kRule);
@@ -29,7 +29,12 @@ Outcome arrive(Qp& qp, Datagram& datagram, const FlowIndex& rules, uint32_t devi
     count_frame(process, *rule, datagram.total);
     datagram.flags = static_cast<uint8_t>(plain | (rule->tagged ? kEntryTagged : 0));
     datagram.tag = rule->tag;
-    const Outcome one = deliver(qp, datagram, rule->qpn, device);
+    uint32_t qpn = rule->qpn;
+    if (rule->spread != 0) {
+      const auto spread = table.spreads.find(rule->spread);
+      qpn = spread != table.spreads.end() ? spread_to(spread->second, fields) : 0;
+    }
+    const Outcome one = deliver(qp, datagram, qpn, device);
     if (one.status != IBV_WC_SUCCESS) out = one;
   }
   datagram.flags = plain;
@@ -71,9 +76,8 @@ Outcome run_frame(Qp& qp, const ibv_send_wr& wr) {
   Outcome out;
   out.bytes = datagram.total;
   for (uint32_t device = 0; device < kDevices; ++device) {
-    const FlowIndex& index = rules->ports[device];
-    if (index.empty()) continue;
-    const Outcome one = arrive(qp, datagram, index, device, fields, multicast);
+    if (rules->ports[device].empty()) continue;
+    const Outcome one = arrive(qp, datagram, *rules, device, fields, multicast);
     if (one.status != IBV_WC_SUCCESS) out = one;
   }
   return out;

@@ -43,9 +43,12 @@ inline constexpr uint32_t kMaxRecvSge = 30;  ///< of a QP's own receive queue
 inline constexpr uint32_t kMaxSendSge = 30;
 inline constexpr uint32_t kMaxSrqWr = 16384;  ///< also of a QP's own receive queue
 inline constexpr uint32_t kMaxCqe = 65536;
-inline constexpr uint32_t kGroups = 2048;    ///< attachments of QPs to multicast groups
-inline constexpr uint32_t kFlows = 2048;     ///< flow rules of all ports
-inline constexpr uint32_t kPortRecords = 8;  ///< a device has one port
+inline constexpr uint32_t kGroups = 2048;       ///< attachments of QPs to multicast groups
+inline constexpr uint32_t kFlows = 2048;        ///< flow rules of all ports
+inline constexpr uint32_t kSpreads = 256;       ///< QPs with receive side scaling
+inline constexpr uint32_t kSpreadQueues = 128;  ///< work queues that one of them spreads to
+inline constexpr uint32_t kHashKey = 40;        ///< bytes of a Toeplitz key
+inline constexpr uint32_t kPortRecords = 8;     ///< a device has one port
 inline constexpr uint32_t kDropReasons = 8;
 inline constexpr uint32_t kNumberBits = 24;  ///< QP and SRQ numbers
 inline constexpr uint32_t kNumberMask = (1u << kNumberBits) - 1;
@@ -116,6 +119,7 @@ struct RootHeader {
   uint32_t group_offset, group_count, group_stride, reserved5;
   uint32_t flow_offset, flow_count, flow_stride, reserved6;
   uint32_t port_offset, port_count, port_stride, reserved7;
+  uint32_t spread_offset, spread_count, spread_stride, reserved8;
   uint32_t lock_offset, lock_count;  ///< words: see lock() in atomic.cc
   uint64_t bytes;                    ///< of the whole file
   alignas(64) Word next_incarnation;
@@ -188,9 +192,9 @@ struct FlowRecord {
   uint32_t tag;
   uint16_t device;
   uint16_t priority;
-  uint8_t kind;   ///< FlowKind
-  uint8_t flags;  ///< see flow.cc
-  uint16_t reserved0;
+  uint8_t kind;     ///< FlowKind
+  uint8_t flags;    ///< see flow.cc
+  uint16_t spread;  ///< 1 + index of the SpreadRecord of its QP; 0: none
   uint64_t reserved1[4];
   Word packets;
   Word bytes;
@@ -199,6 +203,17 @@ struct FlowRecord {
 };
 static_assert(offsetof(FlowRecord, match) == 96);
 static_assert(sizeof(FlowRecord) == 448);
+
+/** How a RAW_PACKET QP with receive side scaling spreads frames; `owner` as above. */
+struct SpreadRecord {
+  Word owner;
+  uint64_t fields;  ///< ibv_rx_hash_fields
+  uint32_t size;    ///< of the indirection table, a power of two
+  uint32_t reserved;
+  uint8_t key[kHashKey];
+  uint32_t qpns[kSpreadQueues];
+};
+static_assert(sizeof(SpreadRecord) == 576);
 
 /** What a device's port lost, by DropReason. */
 struct PortRecord {

@@ -158,6 +158,7 @@ int destroy_qp(ibv_qp* handle) {
   } else {
     end_owned(*qp);
   }
+  end_spread(*qp);
   step("qp destroyed");
   retire_events(handle);
   context.objects.fetch_sub(1, std::memory_order_relaxed);

@@ -138,6 +138,9 @@ struct Qp {
   FlowIndex::Result matched;
   std::vector<uint8_t> frame;  ///< kMaxFrame bytes
 
+  uint32_t spread = 0;  ///< 1 + index of its SpreadRecord (receive side scaling); 0: none
+  uint64_t spread_word = 0;
+  IndirectionTable* table = nullptr;
   bool blocks_self = false;             ///< IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
   std::vector<Attachment> attachments;  ///< needs Process::objects()
   std::atomic<uint32_t> steered{0};     ///< groups and flows that lead here

@@ -239,12 +239,29 @@ ibv_qp* create_target(Context& context, ibv_qp_init_attr_ex& attr) {
   return publish(std::move(qp));
 }
 
+/** A RAW_PACKET QP that spreads what it gets over work queues: it only receives, and needs no CQ.
+ */
+ibv_qp* create_spreading(Context& context, ibv_qp_init_attr_ex& attr) {
+  if (base::Status refused = check_spread(attr); !refused.ok()) return fail_null(refused);
+  ibv_qp_init_attr_ex inner = attr;
+  inner.send_cq = inner.recv_cq = IndirectionTable::of(attr.rwq_ind_tbl).wqs.front()->wq.cq;
+  inner.srq = nullptr;
+  inner.cap = {};
+  ibv_qp* qp = create_owned(context, inner);
+  if (qp == nullptr) return nullptr;
+  base::Status status = begin_spread(Qp::of(qp), attr);
+  if (status.ok()) return qp;
+  (void)destroy_qp(qp);
+  return fail_null(status);
+}
+
 /** What comp_mask asks for beyond the PD and the domain. */
 base::Status check_extensions(const ibv_qp_init_attr_ex& attr) {
   const char* what = "create a QP";
   constexpr uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
                              IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER |
-                             IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+                             IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_RX_HASH |
+                             IBV_QP_INIT_ATTR_IND_TABLE;
   if ((attr.comp_mask & ~known) != 0) {
     return base::Status::error(
         EOPNOTSUPP, what,
@@ -285,7 +302,7 @@ ibv_qp* create_qp_ex(ibv_context* handle, ibv_qp_init_attr_ex* attr) {
     case IBV_QPT_UC:
     case IBV_QPT_UD:
     case IBV_QPT_RAW_PACKET:
-      return create_owned(context, *attr);
+      return wants_spread(*attr) ? create_spreading(context, *attr) : create_owned(context, *attr);
     case IBV_QPT_XRC_RECV:
       return create_target(context, *attr);
     default:

@@ -158,6 +158,8 @@ int modify_qp(ibv_qp* handle, ibv_qp_attr* attr, int mask) {
   if (forked()) return fail(EPERM, "modify a QP", "this process was forked");
   Qp& qp = Qp::of(handle);
   const ibv_qp_type type = handle->qp_type;
+  if (qp.spread != 0)
+    return fail(EOPNOTSUPP, "modify a QP", "one that spreads frames over WQs has no states");
   std::lock_guard lock(qp.lock);
   notice_fault(qp);
   const ibv_qp_state from =

@@ -10,6 +10,7 @@
 #include "soft/device.h"
 #include "soft/error.h"
 #include "soft/port.h"
+#include "soft/rss.h"
 
 // What a device says about itself. Zero means that it has none of it: no on-demand paging, no
 // segmentation offload, no tag matching, no device memory.
@@ -85,8 +86,15 @@ int query_device_ex(ibv_context* handle, const ibv_query_device_ex_input* input,
   full.hca_core_clock = kClockKhz;
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
   full.phys_port_cnt_ex = kPorts;
-  if (Context::of(handle).link == Link::kEthernet)
+  if (Context::of(handle).link == Link::kEthernet) {
     full.raw_packet_caps = IBV_RAW_PACKET_CAP_IP_CSUM;
+    full.max_wq_type_rq = kQps - kTargetQps;
+    full.rss_caps.supported_qpts = 1u << IBV_QPT_RAW_PACKET;
+    full.rss_caps.max_rwq_indirection_tables = kSpreads;
+    full.rss_caps.max_rwq_indirection_table_size = kSpreadQueues;
+    full.rss_caps.rx_hash_fields_mask = kHashFields;
+    full.rss_caps.rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ;
+  }
   full.cq_mod_caps.max_cq_count = kMaxModerationCount;
   full.cq_mod_caps.max_cq_period = kMaxModerationPeriodUs;
   memset(static_cast<void*>(attr), 0, size);

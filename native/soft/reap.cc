@@ -175,6 +175,7 @@ void reap_process(Root& root, uint32_t slot, uint32_t incarnation, uint64_t* byt
   }
   for (uint32_t i = 0; i < root.groups(); ++i) reap_claim(root.group(i).owner, owner);
   for (uint32_t i = 0; i < root.flows(); ++i) reap_claim(root.flow(i).owner, owner);
+  for (uint32_t i = 0; i < root.spreads(); ++i) reap_claim(root.spread(i).owner, owner);
   // After the change, and before anybody takes the process for gone (R32).
   root.header().groups_changed.fetch_add(1);
   root.header().flows_changed.fetch_add(1);

@@ -138,7 +138,7 @@ int enqueue(Qp& qp, const ibv_send_wr& wr) {
 
 int check_wr(const Qp& qp, const ibv_send_wr& wr) {
   const Operation op = operation_of(wr.opcode);
-  if (!op.known || !service_has(qp.type(), op)) return EINVAL;
+  if (!op.known || !service_has(qp.type(), op) || qp.spread != 0) return EINVAL;
   if (wr.opcode == IBV_WR_BIND_MW) return check_bind(qp, wr);
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > qp.cap.max_send_sge) return EINVAL;
   if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
