@@ -8,7 +8,8 @@ const DEEPEST = 32;
 /** A position that no payload reaches: whoever reads on from there fails at once, and so does the whole. */
 const BEYOND = 0x3fff_ffff;
 
-type Make = (reader: PlainReader) => unknown;
+type Make = (cursor: Cursor) => unknown;
+type Makers = (Make | undefined)[];
 
 /**
  * Reads plain data (numbers, texts, booleans, null, undefined, arrays, records that are defined) in one pass, with the same
@@ -17,13 +18,7 @@ type Make = (reader: PlainReader) => unknown;
  * there, and no bound is lost: a value costs at least a byte, nothing is read beyond the end, and nesting is bounded.
  */
 export class PlainReader {
-  readonly #makers: (Make | undefined)[] = [];
-  #source: Uint8Array = new Uint8Array(0);
-  #view: DataView = new DataView(new ArrayBuffer(0));
-  #base = 0;
-  #at = 0;
-  #end = 0;
-  #depth = 0;
+  readonly #makers: Makers = [];
   readonly #deepest: number;
 
   /** @param depth the decoder's limit of nesting */
@@ -39,11 +34,29 @@ export class PlainReader {
 
   /** @returns the value, which takes exactly `source[start..end)`, or NOT_READ */
   read(source: Uint8Array, start: number, end: number): unknown {
+    return cursor.read(this.#makers, this.#deepest, source, start, end);
+  }
+}
+
+/** The place in what is being read. One for the environment: each holds on to the batch that it read last. */
+class Cursor {
+  #makers: Makers = [];
+  #source: Uint8Array = new Uint8Array(0);
+  #view: DataView = new DataView(new ArrayBuffer(0));
+  #base = 0;
+  #at = 0;
+  #end = 0;
+  #depth = 0;
+  #deepest = 0;
+
+  read(makers: Makers, deepest: number, source: Uint8Array, start: number, end: number): unknown {
     if (source !== this.#source) {
       this.#source = source;
       this.#base = source.byteOffset;
     }
     this.#view = sources.data(source);
+    this.#makers = makers;
+    this.#deepest = deepest;
     this.#at = start;
     this.#end = end;
     this.#depth = 0;
@@ -51,7 +64,7 @@ export class PlainReader {
     return this.#at === end ? value : NOT_READ;
   }
 
-  /** @internal The next value, for the makers of records. */
+  /** The next value, for the makers of records. */
   next(): unknown {
     const at = this.#at;
     if (at >= this.#end) return this.#fail();
@@ -174,6 +187,8 @@ export class PlainReader {
   }
 }
 
+const cursor = new Cursor();
+
 /** Messages of a shape that come before it is worth an object literal of its own. */
 const WORTH = 8;
 
@@ -183,18 +198,18 @@ const WORTH = 8;
  * strings.
  */
 function maker(keys: readonly string[]): Make {
-  const oneByOne: Make = (reader) => {
+  const oneByOne: Make = (from) => {
     const made: Record<string, unknown> = {};
-    for (let i = 0; i < keys.length; i++) made[keys[i]!] = reader.next();
+    for (let i = 0; i < keys.length; i++) made[keys[i]!] = from.next();
     return made;
   };
   let make: Make | null = null;
   let seen = 0;
-  return (reader) => {
-    if (make !== null) return make(reader);
-    if (++seen < WORTH) return oneByOne(reader);
+  return (from) => {
+    if (make !== null) return make(from);
+    if (++seen < WORTH) return oneByOne(from);
     make = literal(keys) ?? oneByOne;
-    return make(reader);
+    return make(from);
   };
 }
 
