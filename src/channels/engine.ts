@@ -340,6 +340,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
       const host = destination.host as AnyOutChannel;
       host.status.emit({
         type: 'dropped',
+        at: 'publisher',
         channel: host.name,
         peer: destination.peer.identity,
         count,

@@ -117,6 +117,7 @@ export class ChannelIterator<V> implements AsyncIterableIterator<V>, Rich<unknow
       const { name: channel, peer } = origin;
       this.#status?.emit({
         type: 'dropped',
+        at: 'subscriber',
         channel,
         peer: peer.identity,
         count,

@@ -116,9 +116,14 @@ export type StatusEvent =
       readonly theirs: string;
       readonly error: AnyMillraceError;
     }
-  /** Messages were dropped for a subscriber, as its policy says. `count` since the last such event, `total` ever. */
+  /**
+   * Messages were dropped, as the subscriber's policy says: at the `publisher`, which this member is, for the subscriber
+   * `peer`; or at the `subscriber`, by a loop of this member that is slower than the publisher `peer`. `count` since the last
+   * such event, `total` ever.
+   */
   | {
       readonly type: 'dropped';
+      readonly at: 'publisher' | 'subscriber';
       readonly channel: string;
       readonly peer: Publisher;
       readonly count: number;

@@ -66,6 +66,7 @@ describe('a slow loop under a policy that drops', () => {
       const dropped = status.filter((event) => event.type === 'dropped');
       expect(dropped.reduce((sum, { count }) => sum + count, 0)).toBe(100 - got.length);
       expect(dropped.at(-1)).toMatchObject({
+        at: 'subscriber',
         channel: 'x',
         peer: { name: 'a' },
         total: 100 - got.length,
