@@ -65,6 +65,8 @@ const action = fc.oneof(
   },
   { weight: 2, arbitrary: fc.record({ do: fc.constant('stop' as const), who }) },
   { weight: 3, arbitrary: fc.record({ do: fc.constant('continue' as const), who }) },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant('delay' as const), who }) },
+  { weight: 2, arbitrary: fc.record({ do: fc.constant('hasten' as const), who, count: fc.nat(2) }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('kill' as const), who }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('leave' as const), who }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('close' as const), who, name: fc.nat(1) }) },
@@ -162,6 +164,12 @@ async function play(seed: number, slotsPerPeer: number, policies: number[], scri
           part.state = 'running';
         }
         break;
+      case 'delay':
+        world.delayControl(part.member);
+        break;
+      case 'hasten':
+        world.hastenControl(part.member, step.count === 0 ? undefined : step.count);
+        break;
       case 'kill':
         world.kill(part.member);
         part.state = 'gone';
@@ -169,6 +177,7 @@ async function play(seed: number, slotsPerPeer: number, policies: number[], scri
         break;
       case 'leave':
         await microtasks(); // what was published in this turn is sent
+        world.hastenControl(part.member); // its goodbye would be as late as the rest
         void part.member.leave();
         part.state = 'gone';
         part.ended = 'left';
@@ -195,6 +204,7 @@ async function play(seed: number, slotsPerPeer: number, policies: number[], scri
     }
   }
   for (const part of parts) {
+    world.hastenControl(part.member);
     if (part.state !== 'stopped') continue;
     world.continue(part.member);
     part.state = 'running';
