@@ -253,7 +253,7 @@ bool translate(Process& process, PeerProcess& peer, uint32_t key, Translation* o
   const MrRecord& record = shared.value()->mrs[key_index(key)];
   const uint64_t state = record.state.load(std::memory_order_acquire);
   if (state == 0 || (state & 0xFF) != (key & 0xFF)) return false;
-  // A private copy, valid if the record is still the same afterwards (I9).
+  // A private copy, valid if the record is still the same afterwards (I9, R34).
   out->key = key;
   out->state = state;
   out->iova = record.iova;
@@ -405,8 +405,8 @@ int rereg_mr(ibv_mr* handle, int flags, ibv_pd* pd_handle, void* addr, size_t le
   std::lock_guard registry(process.registry());
   if (const uint32_t windows = windows_on(process, mr))
     return invalid(EBUSY, base::format("%u memory windows are bound to it", windows));
-  // 0 first: who has copied the old record finds that it is another one, who copies it now waits
-  // for nothing and finds no region.
+  // 0 first (R34): who has copied the old record finds that it is another one, who copies it now
+  // waits for nothing and finds no region.
   record.state.store(0);
   step("region closed");
   if (moves) {

@@ -208,7 +208,7 @@ bool invalidate_remotely(Process& process, PeerProcess& target, uint32_t rkey, u
   const bool window = record.kind == MrKind::kWindow2 && record.pd == pd;
   if (state == 0) return window && (record.generation & 0xFF) == (rkey & 0xFF);
   if (!window || (qpn != 0 && record.qp != qpn) || (state & 0xFF) != (rkey & 0xFF)) return false;
-  // By CAS from what was looked at: its owner may have bound it anew.
+  // By CAS from what was looked at: its owner may have bound it anew (R34).
   const bool done = record.state.compare_exchange_strong(state, 0);
   step("window invalidated");
   return done;

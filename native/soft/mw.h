@@ -16,7 +16,7 @@ struct Qp;
 /**
  * A memory window: an entry in the table of regions, live while it is bound. So whoever translates
  * a key finds windows as it finds regions, and notices by the state word that one was bound anew or
- * invalidated.
+ * invalidated (R34).
  */
 struct Mw {
   ibv_mw mw = {};
