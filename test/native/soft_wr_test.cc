@@ -331,7 +331,6 @@ TEST(SoftWr, WhatQpsCanBeAskedFor) {
   refused(IBV_QPT_RC, [](auto& attr) { attr.send_ops_flags = uint64_t{1} << 40; });
   refused(IBV_QPT_UC, [](auto& attr) { attr.send_ops_flags = IBV_QP_EX_WITH_RDMA_READ; });
   refused(IBV_QPT_UC, [](auto& attr) { attr.send_ops_flags = IBV_QP_EX_WITH_ATOMIC_WRITE; });
-  refused(IBV_QPT_RC, [](auto& attr) { attr.comp_mask |= IBV_QP_INIT_ATTR_RX_HASH; });
   refused(IBV_QPT_RC, [](auto& attr) { attr.comp_mask |= 1u << 20; });
   refused(IBV_QPT_RC, [](auto& attr) {
     attr.comp_mask |= IBV_QP_INIT_ATTR_CREATE_FLAGS;
