@@ -11,6 +11,9 @@
 namespace millrace::verbs {
 namespace {
 
+constexpr size_t kTableEntries = 1024;
+static_assert(kTableEntries * sizeof(ibv_gid_entry) < 1u << 16);
+
 GidKind kind_of(const ibv_gid& gid, uint32_t type) {
   if (type == IBV_GID_TYPE_IB) return GidKind::kInfiniBand;
   if (type == IBV_GID_TYPE_ROCE_V1) return GidKind::kRoceV1;
@@ -47,23 +50,27 @@ std::vector<Gid> list_gids(ibv_context* context, uint8_t port) {
   ibv_port_attr attr = {};
   if (ibv_query_port(context, port, &attr) != 0) return {};
   std::vector<Gid> gids;
-  // The table of all ports at once; a port has up to a few hundred entries, nearly all empty.
-  std::vector<ibv_gid_entry> entries(
-      std::max<size_t>(static_cast<size_t>(std::max(attr.gid_tbl_len, 0)) * 2, 64));
+  // The table of all ports at once. The kernel is told its size in 16 bits, and tables of a
+  // thousand entries are nearly empty.
+  std::vector<ibv_gid_entry> entries(kTableEntries);
   const ssize_t count = ibv_query_gid_table(context, entries.data(), entries.size(), 0);
-  if (count >= 0) {
-    for (ssize_t i = 0; i < count; ++i) {
-      const ibv_gid_entry& entry = entries[static_cast<size_t>(i)];
-      if (entry.port_num != port) continue;
+  for (ssize_t i = 0; i < count; ++i) {
+    const ibv_gid_entry& entry = entries[static_cast<size_t>(i)];
+    if (entry.port_num == port)
       gids.push_back({entry.gid_index, entry.gid, kind_of(entry.gid, entry.gid_type)});
-    }
-  } else if (attr.link_layer != IBV_LINK_LAYER_ETHERNET) {
-    // Before rdma-core 34 only the GIDs themselves can be asked for; on InfiniBand that is enough.
-    for (int i = 0; i < attr.gid_tbl_len; ++i) {
-      Gid one{static_cast<uint32_t>(i), {}, GidKind::kInfiniBand};
-      if (ibv_query_gid(context, port, i, &one.gid) != 0 || one.gid.global.interface_id == 0)
-        continue;
-      gids.push_back(one);
+  }
+  if (count < 0) {
+    // Older: one by one; and before rdma-core 34 without a type, which on InfiniBand is enough.
+    const bool ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+    for (uint32_t i = 0; i < static_cast<uint32_t>(std::max(attr.gid_tbl_len, 0)); ++i) {
+      ibv_gid_entry entry = {};
+      Gid one{i, {}, GidKind::kInfiniBand};
+      if (ibv_query_gid_ex(context, port, i, &entry, 0) == 0) {
+        gids.push_back({i, entry.gid, kind_of(entry.gid, entry.gid_type)});
+      } else if (!ethernet && ibv_query_gid(context, port, static_cast<int>(i), &one.gid) == 0 &&
+                 one.gid.global.interface_id != 0) {
+        gids.push_back(one);
+      }
     }
   }
   std::sort(gids.begin(), gids.end(), [](const Gid& a, const Gid& b) { return a.index < b.index; });
