@@ -1,12 +1,15 @@
 /** What the guest's checks share: a list of named checks, and the tools that look at the kernel's RDMA. */
 import { execFileSync, spawn } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 
 /** The RDMA device of the virtual machine. */
 export const DEVICE = 'rxe0';
 /** The IPv4-mapped RoCE v2 GID: index 0 is the link-local one. */
 export const GID_INDEX = 1;
 
+/** Programs that were started and have not ended. */
+const running = new Set();
 const totals = { passed: 0, failed: 0, skipped: 0 };
 
 const seconds = (ms) => `${(ms / 1000).toFixed(1)} s`;
@@ -28,14 +31,45 @@ export async function check(name, body, limitMs = 60_000) {
     for (const line of String(error?.stack ?? error).split('\n')) console.log(`          ${line}`);
   } finally {
     clearTimeout(timer);
+    // What a failed check left running would disturb the next one.
+    for (const child of running) child.kill('SIGKILL');
   }
 }
 
-/** Counts of a program that has many checks of its own. */
-export function count({ passed, failed, skipped }) {
-  totals.passed += passed;
-  totals.failed += failed;
-  totals.skipped += skipped;
+/**
+ * Runs some tests of a GoogleTest program on the device: a line for each, also of those that did not come to an end.
+ * @param {string} root the project's folder, in which they were built
+ * @param {string} program
+ * @param {string[]} tests names, with wildcards
+ */
+export async function gtest(root, program, tests, limitMs = 120_000) {
+  const path = join(root, 'build', 'tests', 'test', 'native', program);
+  if (!existsSync(path)) {
+    totals.failed += 1;
+    console.log(`  FAILED  ${program} was not built: ${path}`);
+    return;
+  }
+  const env = { MILLRACE_TEST_DEVICE: DEVICE, MILLRACE_SHM_DIR: '/dev/shm' };
+  const one = start(path, [`--gtest_filter=${tests.join(':')}`], env);
+  const timer = setTimeout(() => one.child.kill('SIGKILL'), limitMs);
+  const code = await one.ended;
+  clearTimeout(timer);
+  const lines = one.text().split('\n');
+  const named = (pattern) => lines.map((line) => pattern.exec(line)).filter(Boolean);
+  const good = named(/^\[ +OK \] (\S+) \((\d+) ms\)/);
+  const bad = named(/^\[ +FAILED +\] (\S+?),? .*\((\d+) ms\)/);
+  for (const [, name, ms] of good) console.log(`  ok      ${name}  (${seconds(Number(ms))})`);
+  totals.passed += good.length;
+  const failures = bad.map(([, name]) => name);
+  // The one that it was killed in, or crashed in, has no end.
+  const started = named(/^\[ +RUN +\] (\S+)/).map(([, name]) => name);
+  const open = started.filter((name) => !good.some(([, done]) => done === name) && !failures.includes(name));
+  failures.push(...open);
+  if (failures.length === 0 && (code !== 0 || good.length === 0)) failures.push(program);
+  for (const name of failures) console.log(`  FAILED  ${name} (${program} ended with ${code})`);
+  totals.failed += failures.length;
+  if (failures.length > 0)
+    for (const line of lines.filter((text) => !/^\[/.test(text)).slice(-30)) console.log(`          ${line}`);
 }
 
 /** Prints the last line. @returns the exit code */
@@ -84,6 +118,7 @@ export const growth = (before, after) =>
  */
 export function start(command, args, env = {}) {
   const child = spawn(command, args, { env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
+  running.add(child);
   let collected = '';
   let exit;
   const waiting = new Set();
@@ -106,6 +141,7 @@ export function start(command, args, env = {}) {
   const ended = new Promise((resolve) => {
     child.on('error', (error) => take(error.message));
     child.on('close', (code, signal) => {
+      running.delete(child);
       exit = code ?? signal ?? 1;
       look();
       resolve(exit);

@@ -2,6 +2,8 @@
  * What runs in the virtual machine (`npm run test:vm`), as root, on a kernel with the RDMA device rxe0. Prints a line for
  * each check, and the counts last.
  */
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import {
   check,
   conclude,
@@ -9,14 +11,22 @@ import {
   expect,
   GID_INDEX,
   growth,
+  gtest,
   listening,
   output,
+  resources,
   start,
   statistics,
   succeeds,
 } from './checks.mjs';
 
-/** The kernel's RDMA and the system's own programs work: what fails after this is ours. */
+const here = dirname(fileURLToPath(import.meta.url));
+const root = dirname(dirname(here));
+const node = process.execPath;
+const millrace = join(root, 'dist', 'cli', 'main.js');
+const member = join(here, 'member.mjs');
+
+console.log("the kernel's RDMA, and the system's own programs");
 await check("the system's libibverbs sees the device", async () => {
   const text = output('ibv_devinfo', ['-d', DEVICE, '-v']);
   expect(/state:\s+PORT_ACTIVE/.test(text), `its port is not active:\n${text}`);
@@ -35,6 +45,119 @@ await check('ibv_srq_pingpong of Debian, two processes', async () => {
   const after = statistics();
   expect(after.rdma_sends > before.rdma_sends, `the kernel counted no sends: ${JSON.stringify(after)}`);
   return `${/([\d.]+) usec\/iter/.exec(client.text())?.[1]} us an iteration, ${growth(before, after)}`;
+});
+
+console.log('the addon');
+await check('millrace doctor finds the device, its kind of lanes and the right GID', async () => {
+  const doctor = start(node, [millrace, 'doctor', '--json'], { MILLRACE_DEVICE: DEVICE });
+  await succeeds(doctor, 'millrace doctor');
+  const { probe, findings } = JSON.parse(doctor.text());
+  const device = probe.devices.find(({ name }) => name === DEVICE);
+  expect(device?.provider === 'system', `not a device of the system: ${JSON.stringify(probe)}`);
+  expect(device.lanes === 'rc' && !device.can.xrc && device.can.basicSrq, `its lanes: ${device.lanes}`);
+  const [port] = device.ports;
+  expect(port.active && port.link === 'ethernet', `its port: ${JSON.stringify(port)}`);
+  expect(port.gid === GID_INDEX, `GID ${port.gid} was chosen of ${JSON.stringify(port.gids)}`);
+  expect(!findings.some(({ level }) => level === 'problem'), JSON.stringify(findings));
+  return `${device.lanes} lanes, GID ${port.gid} of ${port.gids.length}`;
+});
+
+console.log("the transport's own tests, on the device");
+const MEMBER = [
+  'ABusySenderIsLent*',
+  'ALaneCloses*',
+  'AStarvedSleeper*',
+  'ATargetWithoutRoom*',
+  'BothStarved*',
+  'CloseLeaves*',
+  'ConnectRefuses*',
+  'CreateSays*',
+  'DisconnectDrops*',
+  'DisconnectedPeers*',
+  'EightMembers*',
+  'FanOut*',
+  'LanesRunOut',
+  'ManyPieces*',
+  'OwnLanes*',
+  'TunnelMessages*',
+  'WhatComesBefore*',
+  'WhatIsAskedBack*',
+].map((name) => `Member.${name}`);
+await gtest(root, 'transport_member_test', MEMBER);
+await gtest(root, 'transport_hostile_test', ['Hostile.Bad*', 'Hostile.Dup*', 'Hostile.Records*']);
+await gtest(root, 'transport_faults_test', ['Rearm.*']);
+await gtest(root, 'transport_process_test', ['Processes.WithTheFloor*', 'Processes.AllKilledButOne']);
+
+console.log('publish and subscribe, two processes of Node.js');
+/** Starts the two members; resolves with what each said it held, and what the kernel counted. */
+async function pubsub(device, messages) {
+  const idle = resources();
+  const before = statistics();
+  const subscriber = start(node, [member, 'sub', device, String(messages)]);
+  await subscriber.until(/^ready$/m);
+  const publisher = start(node, [member, 'pub', device, String(messages)]);
+  const said = async (one) => JSON.parse((await one.until(/^holds (.*)$/m))[1]);
+  const held = [await said(publisher), await said(subscriber)];
+  const during = resources();
+  await succeeds(publisher, 'the publisher');
+  await succeeds(subscriber, 'the subscriber');
+  const received = Number(/^received (\d+)$/m.exec(subscriber.text())?.[1]);
+  return { idle, during, after: resources(), before, counted: statistics(), held, received };
+}
+
+await check(`2,000 messages over device: '${DEVICE}', in order, carried by the kernel`, async () => {
+  const { idle, during, after, before, counted, held, received } = await pubsub(DEVICE, 2000);
+  expect(received === 2000, `${received} arrived`);
+  for (const one of held) {
+    expect(one.device === DEVICE && one.laneKind === 'rc', `not on the device: ${JSON.stringify(one)}`);
+    // A QP that sends to the peer and one that receives from it; a basic SRQ, and no XRC domain.
+    expect(one.qps === 2 && one.srqs === 1 && one.xrcds === 0, `it holds ${JSON.stringify(one)}`);
+    expect(one.gidIndex === GID_INDEX, `it uses GID ${one.gidIndex}`);
+  }
+  // The kernel's own count of what exists, and of what it sent.
+  expect(during.qp - idle.qp === 4, `the kernel has ${during.qp - idle.qp} QPs of two members`);
+  expect(during.srq - idle.srq === 2, `the kernel has ${during.srq - idle.srq} SRQs of two members`);
+  expect(JSON.stringify(after) === JSON.stringify(idle), `left in the kernel: ${JSON.stringify(after)}`);
+  expect(counted.rdma_sends > before.rdma_sends, `the kernel sent nothing: ${JSON.stringify(counted)}`);
+  expect(counted.rcvd_pkts > before.rcvd_pkts, `the kernel received nothing: ${JSON.stringify(counted)}`);
+  return `${growth(idle, during)}; ${growth(before, counted)}`;
+});
+
+await check("device: 'auto' takes it", async () => {
+  const { held, received } = await pubsub('auto', 100);
+  expect(received === 100, `${received} arrived`);
+  for (const one of held)
+    expect(one.device === DEVICE && one.deviceNote === '', `it took ${JSON.stringify(one)}`);
+});
+
+await check('a killed subscriber leaves nothing in the kernel, and the publisher goes on', async () => {
+  const idle = resources();
+  const publisher = start(node, [member, 'serve', DEVICE]);
+  await publisher.until(/^ready$/m);
+  const victim = start(node, [member, 'hold', DEVICE]);
+  await victim.until(/^received/m);
+  victim.child.kill('SIGKILL');
+  await victim.ended;
+  await publisher.until(/^lost a peer$/m);
+  const next = start(node, [member, 'sub', DEVICE, '100']);
+  await succeeds(next, 'the next subscriber');
+  publisher.child.kill('SIGTERM');
+  await publisher.ended;
+  const after = resources();
+  expect(JSON.stringify(after) === JSON.stringify(idle), `left in the kernel: ${JSON.stringify(after)}`);
+});
+
+await check('members on the software device and on an adapter refuse each other, by name', async () => {
+  const soft = start(node, [member, 'serve', 'soft']);
+  await soft.until(/^ready$/m);
+  const adapter = start(node, [member, 'serve', DEVICE]);
+  const [, text] = await adapter.until(/^fault (.*)$/m);
+  expect(/all members of a domain need the same `device`/.test(text), text);
+  for (const one of [soft, adapter]) {
+    one.child.kill('SIGTERM');
+    await one.ended;
+  }
+  return text;
 });
 
 process.exit(conclude());

@@ -1,0 +1,68 @@
+/**
+ * A member for the virtual machine's checks: `member.mjs sub|pub|serve|hold DEVICE [COUNT]`. What it says is lines that
+ * the checks wait for; `holds` is followed by its resources as JSON.
+ */
+import millrace from '../../dist/index.js';
+
+const { join } = millrace;
+const [role, device, count = '0'] = process.argv.slice(2);
+const total = Number(count);
+const say = (text) => process.stdout.write(`${text}\n`);
+
+const member = await join('vm', { device, name: role });
+member.status$.subscribe((event) => {
+  if (event.type === 'fault') say(`fault ${event.error.message}`);
+  if (event.type === 'peer-left') say('lost a peer');
+});
+const channel = member.channel('numbers');
+
+/** Resolves when `wanted` numbers have come, each one more than the one before. */
+function receive(wanted) {
+  return new Promise((resolve, reject) => {
+    let last;
+    let received = 0;
+    channel.subscribe(({ n }) => {
+      if (last !== undefined && n !== last + 1) reject(new Error(`${n} came after ${last}`));
+      last = n;
+      received += 1;
+      if (received === wanted) resolve(received);
+    });
+  });
+}
+
+switch (role) {
+  case 'sub': {
+    const all = receive(total);
+    say('ready');
+    const received = await all;
+    say(`holds ${JSON.stringify(member.resources())}`);
+    say(`received ${received}`);
+    await member.leave();
+    break;
+  }
+  case 'hold':
+    say(`received ${await receive(10)}`);
+    break;
+  case 'pub':
+    await channel.ready({ subscribers: 1 });
+    for (let n = 0; n < total; n += 1) await channel.publish({ n, text: 'x'.repeat(n % 500) });
+    say(`holds ${JSON.stringify(member.resources())}`);
+    await member.drain(10_000);
+    await member.leave();
+    break;
+  case 'serve': {
+    let n = 0;
+    const timer = setInterval(() => {
+      channel.next({ n });
+      n += 1;
+    }, 5);
+    process.once('SIGTERM', async () => {
+      clearInterval(timer);
+      await member.leave();
+    });
+    say('ready');
+    break;
+  }
+  default:
+    throw new Error(`no role ${role}`);
+}
