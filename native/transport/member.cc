@@ -465,8 +465,11 @@ bool Member::Core::arm() {
   pump_active();
   settle();
   post_lanes();
-  (void)harvest_all();
-  if (anything_pending()) return false;
+  // What completes here is news: on a device that takes its time somebody waits for it.
+  if (harvest_all() || anything_pending()) {
+    update_tables();
+    return false;
+  }
   drain_channel();
   // Arm first, then look again: what completes in between makes the descriptor readable (R7).
   if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0) return false;
@@ -476,10 +479,10 @@ bool Member::Core::arm() {
   }
   armed_ = true;
   (void)collect(1);
-  (void)harvest_all();
+  const bool completed = harvest_all();
   free_arena();
   update_tables();
-  if (anything_pending()) return false;
+  if (completed || anything_pending()) return false;
   // One-sided grants wake nobody; they are only waited for where no WAIT is unanswered (R13).
   for (const auto& [peer, dest] : active_) {
     refresh_credits(*peer);

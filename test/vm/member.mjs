@@ -45,7 +45,12 @@ switch (role) {
     break;
   case 'pub':
     await channel.ready({ subscribers: 1 });
-    for (let n = 0; n < total; n += 1) await channel.publish({ n, text: 'x'.repeat(n % 500) });
+    for (let n = 0; n < total; n += 1) {
+      const value = { n, text: 'x'.repeat(n % 500) };
+      // Each hundredth is waited for: it is then known to be in the subscriber's inbox.
+      if (n % 100 === 99) await channel.publish(value);
+      else channel.next(value);
+    }
     say(`holds ${JSON.stringify(member.resources())}`);
     await member.drain(10_000);
     await member.leave();
