@@ -124,18 +124,22 @@ async function nativeProgram(context, program, prefix, env, title = basename(pro
   return total;
 }
 
-/**
- * Builds the GoogleTest programs one way and runs each.
- * @param atOnce programs that run at the same time: they mostly wait for children, and each has a place of its own
- */
-async function nativeTests(context, folder, sanitize, env, atOnce = 1) {
-  const built = await cmakeBuild(context, folder, {
+/** Builds the GoogleTest programs one way. @returns whether it went well */
+export const buildNativeTests = (context, folder = join(root, 'build', 'tests'), sanitize = '') =>
+  cmakeBuild(context, folder, {
     MILLRACE_TESTS: 'ON',
     MILLRACE_SANITIZE: sanitize,
     CMAKE_BUILD_TYPE: 'RelWithDebInfo',
     // No NDEBUG: the assertions are part of what is tested.
     CMAKE_CXX_FLAGS_RELWITHDEBINFO: sanitize ? '-O1 -g' : '-O2 -g',
   });
+
+/**
+ * Builds the GoogleTest programs one way and runs each.
+ * @param atOnce programs that run at the same time: they mostly wait for children, and each has a place of its own
+ */
+async function nativeTests(context, folder, sanitize, env, atOnce = 1) {
+  const built = await buildNativeTests(context, folder, sanitize);
   const total = { passed: 0, failed: 0, skipped: 0, failures: [], shown: '' };
   if (!built) return { ...total, failed: 1, failures: ['build'] };
   const programs = executables(join(folder, 'test', 'native'), /_test$/);
@@ -263,7 +267,8 @@ async function models(context) {
 
 /** The transport on the kernel's RDMA, in a virtual machine; the script's last line has the counts. */
 async function vm(context) {
-  const result = await run(node, [join(root, 'scripts', 'test-vm.mjs')], {
+  if (!(await buildNativeTests(context))) return { passed: 0, failed: 1, skipped: 0, failures: ['build'] };
+  const result = await run(node, [join(root, 'scripts', 'test-vm.mjs'), '--no-build'], {
     log: context.log,
     append: true,
     env: context.env,
@@ -414,8 +419,9 @@ export const SUITES = [
   {
     name: 'vm',
     title: "the transport on the kernel's RDMA (rxe), in a virtual machine",
-    tools: ['qemu', 'busybox', 'kmod', 'rdma', 'ibverbs'],
-    limit: 10,
+    tools: ['compiler', 'cmake', 'make', 'verbs', 'gtest', 'qemu', 'busybox', 'kmod', 'rdma', 'ibverbs'],
+    built: ['native', 'ts'],
+    limit: 20,
     run: vm,
   },
   {

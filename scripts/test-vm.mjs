@@ -3,19 +3,32 @@
  * No adapter, no KVM and no root is needed: QEMU emulates the processor, and the machine's disk is this one, read-only.
  * The last line is 'N passed, N failed, N skipped'; exit code 0 if nothing failed.
  *
- *   node scripts/test-vm.mjs [--program FILE]
+ *   node scripts/test-vm.mjs [--no-build] [--program FILE]
  *
+ * --no-build takes the addon, dist/ and the C++ tests (build/tests) as they are; --program runs another one in the machine.
  * MILLRACE_VM_ACCEL=kvm uses KVM in place of the emulation; MILLRACE_NO_APT=1 never downloads the kernel's package.
  */
 import { mkdirSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { duration, endWithChildren, logs, missing, packagesOf, root, say, tail } from './setup.mjs';
+import {
+  buildNative,
+  buildTypeScript,
+  duration,
+  endWithChildren,
+  logs,
+  missing,
+  packagesOf,
+  root,
+  say,
+  tail,
+} from './setup.mjs';
+import { buildNativeTests } from './suites.mjs';
 import { prepareKernel } from './vm/kernel.mjs';
 import { boot } from './vm/machine.mjs';
 
 /** From the machine's start to its end. It takes two minutes; under a loaded host several times that. */
 const LIMIT_MS = 9 * 60_000;
-const TOOLS = ['qemu', 'busybox', 'kmod', 'rdma', 'ibverbs'];
+const TOOLS = ['compiler', 'cmake', 'make', 'verbs', 'gtest', 'qemu', 'busybox', 'kmod', 'rdma', 'ibverbs'];
 
 const at = process.argv.indexOf('--program');
 const program = at > 0 ? resolve(process.argv[at + 1]) : join(root, 'test', 'vm', 'guest.mjs');
@@ -34,6 +47,13 @@ mkdirSync(logs, { recursive: true });
 const kernelLog = join(logs, 'vm-console.log');
 let machine;
 endWithChildren(() => machine?.kill('SIGKILL'));
+
+if (!process.argv.includes('--no-build')) {
+  say('  building   the addon, dist/ and the C++ tests');
+  const context = { log: join(logs, 'vm-build.log'), env: {}, left: () => 30 * 60_000 };
+  if (!((await buildNative()) && (await buildTypeScript()) && (await buildNativeTests(context))))
+    give_up('the build failed: see build/logs/');
+}
 
 let image;
 try {

@@ -103,7 +103,9 @@ async function pubsub(device, messages) {
   const publisher = start(node, [member, 'pub', device, String(messages)]);
   const said = async (one) => JSON.parse((await one.until(/^holds (.*)$/m))[1]);
   const held = [await said(publisher), await said(subscriber)];
+  await subscriber.until(/^received (\d+)$/m);
   const during = resources();
+  for (const one of [publisher, subscriber]) one.child.kill('SIGTERM');
   await succeeds(publisher, 'the publisher');
   await succeeds(subscriber, 'the subscriber');
   const received = Number(/^received (\d+)$/m.exec(subscriber.text())?.[1]);
@@ -143,6 +145,8 @@ await check(
     await victim.ended;
     await publisher.until(/^lost a peer$/m);
     const next = start(node, [member, 'sub', 'auto', '100']);
+    await next.until(/^received 100$/m);
+    next.child.kill('SIGTERM');
     await succeeds(next, 'the next subscriber');
     const held = JSON.parse(/^holds (.*)$/m.exec(next.text())[1]);
     expect(held.device === DEVICE && held.deviceNote === '', `it took ${JSON.stringify(held)}`);

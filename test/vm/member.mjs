@@ -9,10 +9,14 @@ const [role, device, count = '0'] = process.argv.slice(2);
 const total = Number(count);
 const say = (text) => process.stdout.write(`${text}\n`);
 
+/** Resolves when the checks have looked at what there is. */
+const seen = new Promise((resolve) => {
+  process.once('SIGTERM', resolve);
+});
 const member = await join('vm', { device, name: role });
 member.status$.subscribe((event) => {
   if (event.type === 'fault') say(`fault ${event.error.message}`);
-  if (event.type === 'peer-left') say('lost a peer');
+  if (event.type === 'peer-left' || event.type === 'peer-lost') say('lost a peer');
 });
 const channel = member.channel('numbers');
 
@@ -37,6 +41,7 @@ switch (role) {
     const received = await all;
     say(`holds ${JSON.stringify(member.resources())}`);
     say(`received ${received}`);
+    await seen;
     await member.leave();
     break;
   }
@@ -53,6 +58,7 @@ switch (role) {
     }
     say(`holds ${JSON.stringify(member.resources())}`);
     await member.drain(10_000);
+    await seen;
     await member.leave();
     break;
   case 'serve': {
@@ -61,11 +67,10 @@ switch (role) {
       channel.next({ n });
       n += 1;
     }, 5);
-    process.once('SIGTERM', async () => {
-      clearInterval(timer);
-      await member.leave();
-    });
     say('ready');
+    await seen;
+    clearInterval(timer);
+    await member.leave();
     break;
   }
   default:
