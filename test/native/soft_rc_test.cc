@@ -1,4 +1,7 @@
 // RC: a receive queue of the QP's own, SEND, WRITE and READ, and what an error does to both ends.
+#include <atomic>
+#include <thread>
+
 #include "soft/qp.h"
 #include "soft_support.h"
 
@@ -501,6 +504,79 @@ TEST(SoftRc, ManyQueuePairsAreOpen) {
   }
   EXPECT_LT(soft::steps_passed(), 16u * 40);
   EXPECT_EQ(soft::Context::of(pair.a.context).waiting_qps.load(), 0u);
+}
+
+/** Threads at both ends, with delays at the steps of the protocol: everything arrives, in order. */
+TEST(SoftRc, ThreadsAtBothEnds) {
+  Fabric fabric;
+  setenv("MILLRACE_SOFT_DELAYS", "7", 1);
+  {
+    Pair pair;
+    constexpr uint64_t kCount = 2000;
+    std::thread sender([&] {
+      for (uint64_t i = 0; i < kCount; ++i) {
+        ibv_send_wr wr = pair.a.wr(IBV_WR_SEND, 8, i);
+        memcpy(pair.a.buffer, &i, 8);
+        if (pair.a.run(wr) != IBV_WC_SUCCESS) break;
+      }
+    });
+    for (uint64_t i = 0; i < kCount; ++i) {
+      ibv_wc wc = {};
+      ASSERT_TRUE(pair.b.poll_received(&wc));
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      EXPECT_EQ(memcmp(pair.b.slot(static_cast<uint32_t>(wc.wr_id)), &i, 8), 0);
+      ASSERT_EQ(pair.b.post(static_cast<uint32_t>(wc.wr_id)), 0);
+    }
+    sender.join();
+  }
+  unsetenv("MILLRACE_SOFT_DELAYS");
+}
+
+/** One thread puts the responder at fault while another polls it and a third connects it anew
+ * (R31): a fault of one connection never ends the next. */
+TEST(SoftRc, FaultsRaceWithResets) {
+  Fabric fabric;
+  setenv("MILLRACE_SOFT_DELAYS", "11", 1);
+  {
+    Connected::Options options;
+    options.timeout = 1;
+    options.retry_cnt = 1;
+    Pair pair(options);
+    std::atomic<bool> stop{false};
+    std::thread poller([&] {
+      ibv_wc wc[8];
+      while (!stop.load()) {
+        ibv_poll_cq(pair.b.recv_cq.get(), 8, wc);
+        sched_yield();
+      }
+    });
+    for (int round = 0; round < 200; ++round) {
+      std::thread bad([&] {
+        ibv_send_wr wr = pair.a.wr(IBV_WR_RDMA_WRITE, 8, 1);
+        wr.wr.rdma.remote_addr = reinterpret_cast<uintptr_t>(pair.b.buffer);
+        wr.wr.rdma.rkey = pair.b.mr->rkey ^ 1;
+        const ibv_wc_status status = pair.a.run(wr);
+        EXPECT_TRUE(status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_RETRY_EXC_ERR)
+            << ibv_wc_status_str(status);
+      });
+      if (round % 2 != 0) sched_yield();
+      EXPECT_EQ(pair.b.modify(IBV_QPS_RESET), 0);
+      bad.join();
+      EXPECT_EQ(pair.b.connect(pair.a.qpn()), 0);
+      ASSERT_EQ(pair.a.modify(IBV_QPS_RESET), 0);
+      ASSERT_EQ(pair.a.connect(pair.b.qpn()), 0);
+      ibv_send_wr wr = pair.a.wr(IBV_WR_SEND, 8, 2);
+      ASSERT_EQ(pair.a.run(wr), IBV_WC_SUCCESS) << round;
+      EXPECT_EQ(pair.b.state(), IBV_QPS_RTS);
+      ASSERT_EQ(pair.b.modify(IBV_QPS_RESET), 0);
+      ASSERT_EQ(pair.a.modify(IBV_QPS_RESET), 0);
+      ASSERT_EQ(pair.a.connect(pair.b.qpn()), 0);
+      ASSERT_EQ(pair.b.connect(pair.a.qpn()), 0);
+    }
+    stop.store(true);
+    poller.join();
+  }
+  unsetenv("MILLRACE_SOFT_DELAYS");
 }
 
 }  // namespace
