@@ -30,7 +30,7 @@ inline constexpr size_t kMaxTunnelBytes = 64;  ///< upper bound of a tunnel mess
 enum class Lingered : uint32_t {
   kNothing = 0,
   kSomething = 1,  ///< something may be there: poll()
-  kTaken = 2,      ///< nothing came, and other work had this CPU for long
+  kTaken = 2,      ///< other work had this CPU for long; what is there by now: poll()
 };
 
 /** How a member's lanes are made; on the wire. It follows from its device and never changes. */

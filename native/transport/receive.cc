@@ -19,7 +19,7 @@ constexpr uint32_t kFewLooks = 2;
 /** A CPU that was given away and comes back within this was wanted by nobody. */
 constexpr uint64_t kSomebodyRanNs = 2500;
 /** Who is away for so long lost the CPU to work that has nothing to do with us. */
-constexpr uint64_t kTakenNs = 300'000;
+constexpr uint64_t kTakenNs = 1'000'000;
 
 size_t aligned(size_t offset) { return (offset + (kRecordAlign - 1)) & ~size_t{kRecordAlign - 1}; }
 
@@ -158,9 +158,8 @@ Lingered Member::Core::linger(uint32_t micros) {
     const uint64_t last = now;
     now = base::now_ns();
     looks_ = now - before > kSomebodyRanNs ? kFewLooks : std::min(looks_ * 2, kLooks);
-    if (now - last > kTakenNs) {
-      return collect(kPollBatch) > 0 ? Lingered::kSomething : Lingered::kTaken;
-    }
+    // Said also when something is there by now: it was found later than by sleeping.
+    if (now - last > kTakenNs) return Lingered::kTaken;
   }
 }
 

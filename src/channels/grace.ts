@@ -5,10 +5,11 @@ const NEAR_MS = GRACE_MS + 0.05;
 /** So many messages in a row that were far apart and polling is left out; one that was near brings it back. */
 const PATIENCE = 8;
 
-/** When other work took the CPU from one who polls, polling rests for so long, doubled each time within FORGET_MS. */
+/** When other work took the CPU from one who polls, polling rests for so long, doubled each time. */
 const REST_MS = 10;
 const MOST_REST_MS = 640;
-const FORGET_MS = 2000;
+/** Who then polled undisturbed for so many times its rest begins anew: now and then every CPU is taken away for a moment. */
+const CALM = 5;
 
 /**
  * Decides whether a member goes on polling a little before it sleeps. Polling pays off where the next message comes within
@@ -33,7 +34,8 @@ export class Grace {
    * waits behind it: so it rests.
    */
   disturbed(now: number): void {
-    this.#rest = now - this.#disturbedAt > FORGET_MS ? REST_MS : Math.min(2 * this.#rest, MOST_REST_MS);
+    const calm = now - this.#disturbedAt - this.#rest;
+    this.#rest = calm >= CALM * this.#rest ? REST_MS : Math.min(2 * this.#rest, MOST_REST_MS);
     this.#disturbedAt = now;
   }
 

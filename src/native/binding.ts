@@ -83,7 +83,7 @@ export const LINGERED = {
   NOTHING: 0,
   /** Something may be there: poll. */
   SOMETHING: 1,
-  /** Nothing came, and other work had the CPU for long: whoever polls loses there, whoever sleeps is woken. */
+  /** Other work had the CPU for long: whoever polls loses there, whoever sleeps is woken. Poll all the same. */
   TAKEN: 2,
 } as const;
 

@@ -55,3 +55,14 @@ test('rests when other work had the CPU meanwhile, longer each time, and forgets
   at += 5000;
   expect(rest()).toBeLessThan(11);
 });
+
+test('rests only for a moment where that happens now and then', () => {
+  const grace = new Grace();
+  for (let at = 0; at < 10_000; at += 200) {
+    grace.disturbed(at);
+    message(grace, at + 9);
+    expect(message(grace, at + 9.1)).toBe(0);
+    message(grace, at + 11);
+    expect(message(grace, at + 11.1)).toBeGreaterThan(8);
+  }
+});
