@@ -97,8 +97,8 @@ base::Result<ibv_context*> open_named(std::string_view name) {
     if (name == device->name) return open_system(device);
   }
   const std::string wanted(name);
-  std::string detail =
-      base::format("there is no RDMA device \"%s\"; there is: soft", wanted.c_str());
+  std::string detail = base::format("there is no RDMA device \"%s\"; there is: %s", wanted.c_str(),
+                                    names(DeviceList(soft::provider())).c_str());
   if (!list.empty()) detail += ", " + names(list);
   if (access(("/sys/class/infiniband/" + wanted).c_str(), F_OK) == 0)
     detail += base::format(
