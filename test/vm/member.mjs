@@ -9,9 +9,13 @@ const [role, device, count = '0'] = process.argv.slice(2);
 const total = Number(count);
 const say = (text) => process.stdout.write(`${text}\n`);
 
-/** Resolves when the checks have looked at what there is. */
+/** Resolves when the checks have looked at what there is. A signal's handler alone does not keep a process. */
 const seen = new Promise((resolve) => {
-  process.once('SIGTERM', resolve);
+  const alive = setInterval(() => {}, 60_000);
+  process.once('SIGTERM', () => {
+    clearInterval(alive);
+    resolve();
+  });
 });
 const member = await join('vm', { device, name: role });
 member.status$.subscribe((event) => {
