@@ -331,7 +331,7 @@ TEST(SoftErrors, PostingInTheWrongState) {
   ibv_recv_wr recv = {};
   ibv_recv_wr* bad_recv = nullptr;
   EXPECT_EQ(ibv_post_recv(end.target.get(), &recv, &bad_recv), EINVAL);
-  wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+  wr.opcode = IBV_WR_TSO;
   EXPECT_EQ(ibv_post_send(end.initiator.get(), &wr, &bad), EINVAL);
   wr.opcode = IBV_WR_SEND;
   wr.num_sge = 5;
