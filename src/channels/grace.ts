@@ -8,6 +8,14 @@ const PATIENCE = 8;
 /** When other work took the CPU from one who polls, polling rests for so long, doubled each time. */
 const REST_MS = 10;
 const MOST_REST_MS = 640;
+/**
+ * So many losses of the CPU are put up with first. Often the other work is the peer itself, on the same CPU while another
+ * is idle: schedulers part the two only when they have seen both want to run for some tens of milliseconds, and whoever
+ * slept at once would stay there for good.
+ */
+const LOSSES = 32;
+/** Losses further apart than this have nothing to do with each other. */
+const LOSSES_MS = 1000;
 /** Who then polled undisturbed for so many times its rest begins anew: now and then every CPU is taken away for a moment. */
 const CALM = 5;
 
@@ -21,6 +29,8 @@ export class Grace {
   #patience = PATIENCE;
   #disturbedAt = Number.NEGATIVE_INFINITY;
   #rest = 0;
+  #losses = 0;
+  #lostAt = Number.NEGATIVE_INFINITY;
 
   /** Something came, at `now`, and is dealt with. */
   came(now: number): void {
@@ -31,9 +41,12 @@ export class Grace {
 
   /**
    * While it polled other work had the CPU for long. One who sleeps is put before such work when it is woken, one who polls
-   * waits behind it: so it rests.
+   * waits behind it: so it rests, unless that has only begun.
    */
   disturbed(now: number): void {
+    if (now - this.#lostAt > LOSSES_MS) this.#losses = 0;
+    this.#lostAt = now;
+    if (++this.#losses <= LOSSES) return;
     const calm = now - this.#disturbedAt - this.#rest;
     this.#rest = calm >= CALM * this.#rest ? REST_MS : Math.min(2 * this.#rest, MOST_REST_MS);
     this.#disturbedAt = now;

@@ -37,9 +37,36 @@ test('bursts keep it: a long gap now and then is no reason', () => {
   }
 });
 
+/** Other work has had the CPU again and again until `at`: what is put up with is used up. */
+function worn(grace: Grace, at: number): void {
+  for (let n = 32; n > 0; n--) grace.disturbed(at - 2 * n);
+}
+
+test('puts up with losing the CPU for a while, since its peer may be moved to another one', () => {
+  const grace = new Grace();
+  for (let i = 0; i < 32; i++) {
+    grace.disturbed(2 * i);
+    message(grace, 2 * i);
+    expect(message(grace, 2 * i + 0.1)).toBeGreaterThan(8);
+  }
+  grace.disturbed(64);
+  message(grace, 64);
+  expect(message(grace, 64.1)).toBe(0);
+});
+
+test('losses far apart are not counted together', () => {
+  const grace = new Grace();
+  for (let i = 0; i < 100; i++) {
+    grace.disturbed(1100 * i);
+    message(grace, 1100 * i + 0.1);
+    expect(message(grace, 1100 * i + 0.2)).toBeGreaterThan(8);
+  }
+});
+
 test('rests when other work had the CPU meanwhile, longer each time, and forgets that', () => {
   const grace = new Grace();
   let at = 0;
+  worn(grace, at);
   const rest = () => {
     grace.disturbed(at);
     const from = at;
@@ -53,11 +80,13 @@ test('rests when other work had the CPU meanwhile, longer each time, and forgets
   for (let i = 1; i < 7; i++) expect(rests[i]! / rests[i - 1]!).toBeCloseTo(2, 1);
   expect(rests[8]).toBeLessThan(650);
   at += 5000;
+  worn(grace, at);
   expect(rest()).toBeLessThan(11);
 });
 
 test('rests only for a moment where that happens now and then', () => {
   const grace = new Grace();
+  worn(grace, 0);
   for (let at = 0; at < 10_000; at += 200) {
     grace.disturbed(at);
     message(grace, at + 9);
