@@ -1,6 +1,6 @@
+import { checkNames } from '../suggest.js';
 import { checkHeaders } from './headers.js';
 import { abortSignal, milliseconds } from './options.js';
-import { checkNames } from './suggest.js';
 import type { Headers } from './types.js';
 
 /** What the methods of channels and members take, and how it is read. */

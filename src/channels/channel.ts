@@ -1,6 +1,7 @@
 import type { ReadableStream, WritableStream } from 'node:stream/web';
 import { Observable, type Observer, type Subscriber } from 'rxjs';
 import { MillraceError } from '../errors.js';
+import { checkNames } from '../suggest.js';
 import { doneBody } from './bodies.js';
 import {
   type DrainOptions,
@@ -22,7 +23,6 @@ import { validator } from './schema.js';
 import { Publication, until, whenDelivered } from './settle.js';
 import { Status } from './status.js';
 import { type InboundCounts, wantedOf } from './subscription.js';
-import { checkNames } from './suggest.js';
 import type {
   ChannelEvent,
   ChannelStats,

@@ -2,6 +2,7 @@ import type { StandardSchemaV1 } from '@standard-schema/spec';
 import type { Observable } from 'rxjs';
 import { MillraceError } from '../errors.js';
 import { COUNTER, type NativeResources } from '../native/binding.js';
+import { checkNames } from '../suggest.js';
 import { type DrainOptions, drainOptions, type FlushOptions } from './calls.js';
 import { Channel } from './channel.js';
 import type { Codec } from './codec/index.js';
@@ -20,7 +21,6 @@ import { Pattern } from './pattern.js';
 import { type MemberReport, reportMember } from './report.js';
 import type { InferInput, InferOutput } from './schema.js';
 import { until, whenDelivered } from './settle.js';
-import { checkNames } from './suggest.js';
 import type { DrainReport, Publisher, StatusEvent } from './types.js';
 
 /** leave() waits for so long at most for credits of what was sent. */

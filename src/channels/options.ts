@@ -1,11 +1,11 @@
 import type { StandardSchemaV1 } from '@standard-schema/spec';
 import { MillraceRangeError, MillraceTypeError } from '../errors.js';
 import type { FaultOptions } from '../native/binding.js';
+import { checkNames, closest, describe } from '../suggest.js';
 import { type Codec, type CodecOption, resolveCodec } from './codec/index.js';
 import { isOverflow, type Overflow, POLICIES } from './overflow/index.js';
 import type { WaitMode } from './pump.js';
 import { type ValidateMode, validator } from './schema.js';
-import { checkNames, closest, describe } from './suggest.js';
 
 /** What join() takes besides the domain's name. */
 export interface JoinOptions {

@@ -1,5 +1,6 @@
 import type { ReadableStream } from 'node:stream/web';
 import { Observable } from 'rxjs';
+import { checkNames } from '../suggest.js';
 import type { Engine } from './engine.js';
 import { batches$, endOf, events$, patternMessage, richObservable } from './events.js';
 import { ChannelIterator } from './iterate.js';
@@ -8,7 +9,6 @@ import type { NamePattern } from './names.js';
 import { abortSignal, type ChannelSettings, integer } from './options.js';
 import { Status } from './status.js';
 import { wantedOf } from './subscription.js';
-import { checkNames } from './suggest.js';
 import type { ChannelEvent, PatternMessage, StatusEvent } from './types.js';
 import { readableOf } from './webstreams.js';
 

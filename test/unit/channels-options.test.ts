@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { joinWith } from '../../src/channels/join.js';
 import { channelSettings, joinSettings, patternSettings } from '../../src/channels/options.js';
-import { closest } from '../../src/channels/suggest.js';
+import { closest } from '../../src/suggest.js';
 import { World } from '../support/world.js';
 
 const refusal = (run: () => unknown): { code: string; message: string } & Error => {

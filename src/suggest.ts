@@ -1,4 +1,4 @@
-import { MillraceTypeError } from '../errors.js';
+import { MillraceTypeError } from './errors.js';
 
 /** A value as a message shows it. */
 export function describe(value: unknown): string {
