@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 
 namespace millrace::base {
@@ -76,13 +78,51 @@ std::string no_space_detail(const std::string& path, size_t wanted, uint64_t ava
       path.c_str(), wanted, static_cast<unsigned long long>(available));
 }
 
+namespace {
+
+/** What is known to fail, found before anything is taken from the others on the filesystem. */
+Status check_room(int fd, size_t bytes, const std::string& name) {
+  rlimit limit;
+  // The kernel would end the process with SIGXFSZ.
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      bytes > limit.rlim_cur) {
+    return Status::error(
+        EFBIG, "reserve shared memory",
+        format("%s needs %zu bytes and RLIMIT_FSIZE is %llu bytes: raise it "
+               "(ulimit -f unlimited)",
+               name.c_str(), bytes, static_cast<unsigned long long>(limit.rlim_cur)));
+  }
+  struct stat info;
+  struct statvfs fs;
+  if (fstat(fd, &info) != 0 || fstatvfs(fd, &fs) != 0 || fs.f_blocks == 0) {
+    return Status::success();  // can't be told, or a tmpfs without a limit
+  }
+  const uint64_t available = static_cast<uint64_t>(fs.f_bavail) * fs.f_frsize;
+  const auto has = static_cast<uint64_t>(info.st_blocks) * 512;
+  if (bytes <= has || bytes - has <= available) return Status::success();
+  return Status::error(ENOSPC, "reserve shared memory", no_space_detail(name, bytes, available));
+}
+
+/** Reserved by one call: a signal makes the kernel give back what the call had got. */
+constexpr size_t kReservePiece = 64 << 20;
+
+}  // namespace
+
 Status reserve(int fd, size_t bytes, const std::string& name) {
   int error = injected_fault();
-  // posix_fallocate returns its error and does not set errno; a signal may end it early.
-  while (error == 0) {
-    error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-    if (error != EINTR) break;
-    error = 0;
+  if (error == 0) {
+    Status room = check_room(fd, bytes, name);
+    if (!room.ok()) return room;
+  }
+  for (size_t at = 0; error == 0 && at < bytes;) {
+    const size_t piece = std::min(kReservePiece, bytes - at);
+    // posix_fallocate returns its error and does not set errno; a signal may end it early.
+    error = posix_fallocate(fd, static_cast<off_t>(at), static_cast<off_t>(piece));
+    if (error == EINTR) {
+      error = 0;
+    } else {
+      at += piece;
+    }
   }
   if (error == 0) return Status::success();
   if (error == ENOSPC) {

@@ -76,8 +76,11 @@ class Mapping {
  */
 Result<Fd> create_reserved(int dir, const std::string& name, size_t bytes, mode_t mode = 0600);
 
-/** Reserves `bytes` of an open file (posix_fallocate, restarted on EINTR). `name` is for the
- * message. */
+/**
+ * Reserves `bytes` of an open file (posix_fallocate, restarted on EINTR), or says what stands in
+ * the way before anything is taken: ENOSPC with the free bytes, EFBIG with RLIMIT_FSIZE. `name` is
+ * for the message.
+ */
 Status reserve(int fd, size_t bytes, const std::string& name);
 
 /** Maps `bytes` of `fd` from `offset` (a page multiple), shared. The descriptor may be closed
