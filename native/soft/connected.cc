@@ -117,8 +117,10 @@ Outcome run_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation
   if (index == peer->max_wr) {
     if (type == IBV_QPT_UC) return sent(total);
     // Parked, and looked again: a queue that went before that has woken us already, and nobody will
-    // do so again (R25).
-    if (!xrc && !connected_target_ready(qp)) return unanswered(qp);
+    // do so again (R25). On another connection by now, with which this peer went, all is found
+    // anew.
+    const uint64_t health = qp.target_health;
+    if (!xrc && (!connected_target_ready(qp) || qp.target_health != health)) return unanswered(qp);
     if (!peer_is_live(*peer)) return xrc ? Outcome::failed(IBV_WC_REM_INV_REQ_ERR) : unanswered(qp);
     return rnr(qp, WaitFor::kWqe, peer, seen);
   }

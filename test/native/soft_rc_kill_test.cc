@@ -278,5 +278,44 @@ TEST(SoftRcKill, ReceiverStoppedAtEveryStep) { receiver_walk(SIGSTOP, "own"); }
 TEST(SoftRcKill, ReceiverWithAnSrqAtEveryStep) { receiver_walk(SIGKILL, "srq"); }
 TEST(SoftRcKill, ReceiverWithAnSrqStoppedAtEveryStep) { receiver_walk(SIGSTOP, "srq"); }
 
+/** Stops while it parks on a receive queue without WQEs, and then says how its SEND ended. */
+MILLRACE_CHILD(parking_initiator) {
+  Connected::Options options = small();
+  options.rnr_retry = 7;
+  options.timeout = 20;
+  Connected end(options);
+  parent.say(std::to_string(end.qpn()));
+  EXPECT_EQ(end.connect(static_cast<uint32_t>(std::stoul(parent.hear()))), 0);
+  soft::signal_at_step(1, SIGSTOP, "parked");
+  ibv_send_wr wr = end.wr(IBV_WR_SEND, 8, 1);
+  EXPECT_EQ(end.run(wr), IBV_WC_SUCCESS);
+  return 0;
+}
+
+// What the sender knew of its peer went with the old connection, in the middle of its stage: it
+// must not go on with that (found as a use of freed memory).
+TEST(SoftRcKill, AReceiverConnectsAnewWhileItsSenderParks) {
+  Fabric fabric;
+  {
+    Connected::Options options = small();
+    options.post = false;
+    Connected end(options);
+    Child child("parking_initiator");
+    const uint32_t peer = static_cast<uint32_t>(std::stoul(child.hear()));
+    ASSERT_EQ(end.connect(peer), 0);
+    child.say(std::to_string(end.qpn()));
+    ASSERT_TRUE(child.wait_stopped());
+    ASSERT_EQ(end.modify(IBV_QPS_RESET), 0);
+    ASSERT_EQ(end.connect(peer), 0);
+    child.signal(SIGCONT);
+    ASSERT_EQ(end.post(0), 0);
+    ibv_wc wc = {};
+    EXPECT_TRUE(end.poll_received(&wc));
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(child.wait(), 0);
+  }
+  EXPECT_FALSE(fabric.exists());
+}
+
 }  // namespace
 }  // namespace millrace::test
