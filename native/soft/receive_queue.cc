@@ -149,16 +149,15 @@ void ReceiveQueue::wake_parked() {
       uint64_t parked = entry.word.load();
       if (parked == 0) continue;
       const uint64_t who = entry.who.load();
-      if (who != 0) {
-        std::lock_guard registry(process->registry());
-        const uint64_t owner = park_owner(who);
-        auto peer = process->attach(owner_slot(owner), owner_incarnation(owner));
-        if (peer.ok() && !peer.value()->dead()) {
-          peer.value()->wake_now(park_channel(who));
-        }
-      }
+      // The word before the descriptor: who wakes and finds its word still there, and nothing
+      // posted since it looked, takes the wake-up for an old one and sleeps on (R10). By CAS: it
+      // may have parked anew, and then looks again after it has set its bit.
+      if (!entry.word.compare_exchange_strong(parked, 0) || who == 0) continue;
       step("parked one woken");
-      entry.word.compare_exchange_strong(parked, 0);  // by CAS: it may have parked anew
+      std::lock_guard registry(process->registry());
+      const uint64_t owner = park_owner(who);
+      auto peer = process->attach(owner_slot(owner), owner_incarnation(owner));
+      if (peer.ok() && !peer.value()->dead()) peer.value()->wake_now(park_channel(who));
     }
   }
 }

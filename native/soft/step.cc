@@ -62,8 +62,8 @@ void count_step(const char* name) {
   const char* filter = chosen_name.load(std::memory_order_relaxed);
   if (filter != nullptr && strcmp(filter, name) != 0) return;
   const uint64_t now = passed.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (now == target.load(std::memory_order_relaxed))
-    raise(chosen_signal.load(std::memory_order_relaxed));
+  const uint64_t nth = target.load(std::memory_order_relaxed);
+  if (nth == now || nth == kEachStep) raise(chosen_signal.load(std::memory_order_relaxed));
 }
 
 void signal_at_step(uint64_t nth, int signal, const char* filter) {

@@ -18,9 +18,12 @@ void delay();
 /** Counts a step, and raises the signal that was chosen for it. */
 void count_step(const char* name);
 
+/** For signal_at_step(): not one step, but each. */
+inline constexpr uint64_t kEachStep = ~uint64_t{0};
+
 /**
- * Raises `signal` in this process at the `nth` following step (from 1); 0 switches it off. With a
- * filter only the steps of that name count. Test builds only.
+ * Raises `signal` in this process at the `nth` following step (from 1), or at kEachStep; 0 switches
+ * it off. With a filter only the steps of that name count. Test builds only.
  */
 void signal_at_step(uint64_t nth, int signal, const char* filter = nullptr);
 /** Steps passed since signal_at_step() was last called. */

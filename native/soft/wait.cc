@@ -70,7 +70,7 @@ bool worth_trying(Qp& qp) {
     case WaitFor::kWqe:
       if (qp.wait_peer->queue->posted.load(std::memory_order_acquire) != qp.wait_seen) return true;
       // Woken for a WQE that another one took before we had parked: `posted` is what we saw, but
-      // nobody will wake us again unless we park anew (R10).
+      // nobody will wake us again unless we park anew (R10: cleared before we are woken).
       if (qp.wait_peer->park != nullptr && qp.wait_peer->park->word.load() == 0) return true;
       break;
     case WaitFor::kRing:
