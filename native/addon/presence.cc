@@ -99,7 +99,7 @@ void release_presence(int fd) {
 bool is_present(const std::string& path) {
   const base::Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd.valid()) return errno != ENOENT && errno != ENOTDIR;
-  return base::byte_is_locked(fd.get(), 0);
+  return base::any_byte_is_locked(fd.get());
 }
 
 }  // namespace millrace::addon

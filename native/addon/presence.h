@@ -22,9 +22,9 @@ base::Result<int> take_presence(const std::string& path);
 void release_presence(int fd);
 
 /**
- * Whether some open file description holds the lock, this process's own included. No such file:
- * false. When it can not be told (EACCES, EMFILE) it answers true: death is certain or it is not
- * death (R5).
+ * Whether some open file description holds the lock (or one on any other byte: see
+ * soft/layout.h), this process's own included. No such file: false. When it can not be told
+ * (EACCES, EMFILE) it answers true: death is certain or it is not death (R5).
  */
 bool is_present(const std::string& path);
 

@@ -176,10 +176,21 @@ void unlock_byte(int fd, off_t byte) {
   (void)fcntl(fd, F_OFD_SETLK, &range);
 }
 
-bool byte_is_locked(int fd, off_t byte) {
-  struct flock range = byte_range(F_WRLCK, byte);
+namespace {
+
+bool range_is_locked(int fd, struct flock range) {
   if (fcntl(fd, F_OFD_GETLK, &range) != 0) return true;
   return range.l_type != F_UNLCK;
+}
+
+}  // namespace
+
+bool byte_is_locked(int fd, off_t byte) { return range_is_locked(fd, byte_range(F_WRLCK, byte)); }
+
+bool any_byte_is_locked(int fd) {
+  struct flock range = byte_range(F_WRLCK, 0);
+  range.l_len = 0;  // to the end, and beyond
+  return range_is_locked(fd, range);
 }
 
 Status write_file(int dir, const std::string& name, const std::string& text, mode_t mode) {

@@ -103,6 +103,9 @@ void unlock_byte(int fd, off_t byte);
  */
 bool byte_is_locked(int fd, off_t byte);
 
+/** The same for any byte of the file. */
+bool any_byte_is_locked(int fd);
+
 /** Free bytes for this user on the filesystem of an open file or folder; 0 when it can not be told.
  */
 uint64_t free_bytes(int fd);

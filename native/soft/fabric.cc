@@ -12,12 +12,12 @@
 #include <cstdio>
 
 #include "base/clock.h"
+#include "soft/reap.h"
 #include "soft/step.h"
 
 namespace millrace::soft {
 namespace {
 
-constexpr const char* kRootName = "root";
 constexpr const char* kRootBuilding = "root.new";
 
 /** Pid of the holder of an flock on this inode, 0 if /proc/locks does not show it. For messages
@@ -97,15 +97,86 @@ base::Status make_folder(const std::string& path) {
   return check_folder(fd.value().get(), path);
 }
 
-/** A table lies inside the file, is aligned, and its records are at least as large as this build's.
- */
-bool table_fits(uint64_t bytes, uint32_t offset, uint32_t count, uint32_t stride, size_t record) {
-  return count > 0 && stride >= record && stride % 8 == 0 && offset % 64 == 0 &&
-         offset >= sizeof(RootHeader) && offset <= bytes &&
-         static_cast<uint64_t>(count) * stride <= bytes - offset;
+/** What a root is and this build is not; success if they fit. Read and not mapped: the file may be
+ * short. */
+base::Status check_root(int fd, const std::string& path) {
+  const auto refuse = [](int error, std::string why) {
+    return base::Status::error(error, "open fabric root", std::move(why));
+  };
+  RootHeader h = {};
+  struct stat info;
+  const ssize_t n = pread(fd, static_cast<void*>(&h), offsetof(RootHeader, next_incarnation), 0);
+  if (n < 0 || fstat(fd, &info) != 0) {
+    const int error = errno;
+    return refuse(error, path + ": " + strerror(error));
+  }
+  if (n != offsetof(RootHeader, next_incarnation) || h.magic != kRootMagic)
+    return refuse(EPROTO, path + " is not a fabric of this device");
+  const Layout own = build_layout();
+  if (h.major != own.major || h.minor != own.minor || h.fingerprint != kLayoutFingerprint) {
+    return refuse(
+        EPROTONOSUPPORT,
+        base::format("%s has layout %u.%u (%016llx), this build has %u.%u (%016llx)", path.c_str(),
+                     h.major, h.minor, static_cast<unsigned long long>(h.fingerprint), own.major,
+                     own.minor, static_cast<unsigned long long>(kLayoutFingerprint)));
+  }
+  const uint32_t page = static_cast<uint32_t>(sysconf(_SC_PAGESIZE));
+  if (h.byte_order != kByteOrder || h.page_size != page) {
+    return refuse(EPROTONOSUPPORT,
+                  base::format("%s was made with byte order %08x and pages of %u bytes, here they "
+                               "are %08x and %u",
+                               path.c_str(), h.byte_order, h.page_size, kByteOrder, page));
+  }
+  if (h.bytes != align_up(kRootBytes, page) || static_cast<uint64_t>(info.st_size) != h.bytes) {
+    return refuse(EPROTO, base::format("%s is damaged: it has %llu bytes, and should have %zu",
+                                       path.c_str(), static_cast<unsigned long long>(info.st_size),
+                                       align_up(kRootBytes, page)));
+  }
+  return base::Status::success();
 }
 
+/** Makes a root under another name and renames it: one that was not finished (a kill) is never
+ * seen. */
+base::Result<base::Fd> make_root(int folder, const std::string& path) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t bytes = align_up(kRootBytes, page);
+  unlinkat(folder, kRootBuilding, 0);
+  base::Result<base::Fd> made = base::create_reserved(folder, kRootBuilding, bytes);
+  if (!made.ok()) return made.status();
+  step("root reserved");
+  base::Result<base::Mapping> map = base::map_shared(made.value().get(), bytes);
+  if (!map.ok()) {
+    unlinkat(folder, kRootBuilding, 0);
+    return map.status();
+  }
+  RootHeader& h = *reinterpret_cast<RootHeader*>(map.value().data());
+  h.magic = kRootMagic;
+  h.major = build_layout().major;
+  h.minor = build_layout().minor;
+  h.byte_order = kByteOrder;
+  h.page_size = static_cast<uint32_t>(page);
+  h.fingerprint = kLayoutFingerprint;
+  h.bytes = bytes;
+  if (renameat(folder, kRootBuilding, folder, kRootName) != 0) {
+    const int error = errno;
+    return base::Status::error(error, "create fabric root", path + ": " + strerror(error));
+  }
+  step("root made");
+  return made;
+}
+
+#ifdef MILLRACE_STEPS
+Layout pretended = {kLayoutMajor, kLayoutMinor};
+#endif
+
 }  // namespace
+
+#ifdef MILLRACE_STEPS
+Layout build_layout() { return pretended; }
+void pretend_layout(const Layout& layout) { pretended = layout; }
+#else
+Layout build_layout() { return {kLayoutMajor, kLayoutMinor}; }
+#endif
 
 std::string chunk_name(uint32_t slot, uint32_t incarnation, uint32_t chunk) {
   return base::format("p%u.%u.%u", slot, incarnation, chunk);
@@ -135,7 +206,7 @@ base::Result<FabricPath> FabricPath::from_environment() {
         base::format("MILLRACE_FABRIC=\"%s\" must be a file name of at most 64 bytes",
                      name.c_str()));
   }
-  path.parent = base::format("%s/millrace-soft.%u.%u", path.base.c_str(), kLayoutMajor,
+  path.parent = base::format("%s/millrace-soft.%u.%u", path.base.c_str(), build_layout().major,
                              static_cast<unsigned>(geteuid()));
   path.folder = path.parent + "/" + name;
   return path;
@@ -197,153 +268,45 @@ base::Result<FolderLock> FolderLock::take(const FabricPath& path, int wait_ms) {
 
 Root::Root(FabricPath path, base::Fd folder, base::Fd fd, base::Mapping map)
     : path_(std::move(path)), folder_(std::move(folder)), fd_(std::move(fd)), map_(std::move(map)) {
-  const RootHeader& h = *reinterpret_cast<const RootHeader*>(map_.data());
-  header_ =
-      Numbers{h.process_offset, h.process_count, h.process_stride, h.srq_offset,    h.srq_count,
-              h.srq_stride,     h.qp_offset,     h.qp_count,       h.qp_stride,     h.xrcd_offset,
-              h.xrcd_count,     h.xrcd_stride,   h.holder_offset,  h.holder_count,  h.holder_stride,
-              h.group_offset,   h.group_count,   h.group_stride,   h.flow_offset,   h.flow_count,
-              h.flow_stride,    h.port_offset,   h.port_stride,    h.spread_offset, h.spread_count,
-              h.spread_stride,  h.lock_offset,   h.lock_count};
   while (incarnation_ == 0)
     incarnation_ = static_cast<uint32_t>(header().next_incarnation.fetch_add(1) + 1);
 }
 
-base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& path, bool create) {
+base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& path, bool create,
+                                               uint64_t* bytes) {
   const std::string full = path.folder + "/" + kRootName;
   base::Fd fd(openat(folder, kRootName, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd.valid() && errno == ENOENT && create) {
-    // Built under another name and then renamed: a root that was not finished (a kill) is never
-    // seen.
-    constexpr size_t process_offset = 4096;
-    constexpr size_t xrcd_offset = process_offset + kProcesses * sizeof(ProcessRecord);
-    constexpr size_t srq_offset = xrcd_offset + kXrcds * sizeof(XrcdRecord);
-    constexpr size_t qp_offset = srq_offset + kSrqs * sizeof(SrqRecord);
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    constexpr size_t holder_offset = qp_offset + size_t{kQps} * kQpStride;
-    constexpr size_t group_offset = holder_offset + kTargetQps * sizeof(QpHolders);
-    constexpr size_t flow_offset = group_offset + kGroups * sizeof(GroupRecord);
-    constexpr size_t port_offset = flow_offset + kFlows * sizeof(FlowRecord);
-    constexpr size_t spread_offset = port_offset + kPortRecords * sizeof(PortRecord);
-    constexpr size_t lock_offset = spread_offset + kSpreads * sizeof(SpreadRecord);
-    static_assert(lock_offset % 64 == 0);
-    const size_t bytes = align_up(lock_offset + kAtomicLocks * sizeof(Word), page);
-    unlinkat(folder, kRootBuilding, 0);
-    base::Result<base::Fd> made = base::create_reserved(folder, kRootBuilding, bytes);
+  int error = errno;
+  if (fd.valid()) {
+    base::Status status = check_root(fd.get(), full);
+    if (!status.ok()) {
+      // Whoever uses it holds a lock; whoever is about to, the folder's, which is ours.
+      if (base::any_byte_is_locked(fd.get())) {
+        status.detail += "; processes use it (fuser -v " + full +
+                         " shows them): stop them, or choose another MILLRACE_FABRIC";
+        return status;
+      }
+      step("root found stale");
+      remove_files(folder, kRootName, bytes);
+      fd.reset();
+      error = ENOENT;
+    }
+  }
+  if (!fd.valid() && error == ENOENT && create) {
+    base::Result<base::Fd> made = make_root(folder, full);
     if (!made.ok()) return made.status();
-    step("root reserved");
-    base::Result<base::Mapping> map = base::map_shared(made.value().get(), bytes);
-    if (!map.ok()) {
-      unlinkat(folder, kRootBuilding, 0);
-      return map.status();
-    }
-    RootHeader& h = *reinterpret_cast<RootHeader*>(map.value().data());
-    h.magic = kRootMagic;
-    h.major = kLayoutMajor;
-    h.minor = kLayoutMinor;
-    h.byte_order = kByteOrder;
-    h.page_size = static_cast<uint32_t>(page);
-    h.features = 0;
-    h.process_offset = process_offset;
-    h.process_count = kProcesses;
-    h.process_stride = sizeof(ProcessRecord);
-    h.xrcd_offset = xrcd_offset;
-    h.xrcd_count = kXrcds;
-    h.xrcd_stride = sizeof(XrcdRecord);
-    h.srq_offset = srq_offset;
-    h.srq_count = kSrqs;
-    h.srq_stride = sizeof(SrqRecord);
-    h.qp_offset = qp_offset;
-    h.qp_count = kQps;
-    h.qp_stride = kQpStride;
-    h.holder_offset = holder_offset;
-    h.holder_count = kTargetQps;
-    h.lock_offset = lock_offset;
-    h.lock_count = kAtomicLocks;
-    h.holder_stride = sizeof(QpHolders);
-    h.group_offset = group_offset;
-    h.group_count = kGroups;
-    h.group_stride = sizeof(GroupRecord);
-    h.flow_offset = flow_offset;
-    h.flow_count = kFlows;
-    h.flow_stride = sizeof(FlowRecord);
-    h.port_offset = port_offset;
-    h.port_count = kPortRecords;
-    h.port_stride = sizeof(PortRecord);
-    h.spread_offset = spread_offset;
-    h.spread_count = kSpreads;
-    h.spread_stride = sizeof(SpreadRecord);
-    h.bytes = bytes;
-    if (renameat(folder, kRootBuilding, folder, kRootName) != 0) {
-      const int error = errno;
-      return base::Status::error(error, "create fabric root", full + ": " + strerror(error));
-    }
-    step("root made");
     fd = made.take();
   } else if (!fd.valid()) {
-    const int error = errno;
     return base::Status::error(error, "open fabric root", full + ": " + strerror(error));
   }
-
-  struct stat info;
-  if (fstat(fd.get(), &info) != 0) {
-    const int error = errno;
-    return base::Status::error(error, "inspect fabric root", full + ": " + strerror(error));
-  }
-  const uint64_t bytes = static_cast<uint64_t>(info.st_size);
-  const std::string remedy =
-      "; stop the processes that use it and run `millrace clean`, or choose another "
-      "MILLRACE_FABRIC";
-  if (bytes < sizeof(RootHeader)) {
-    return base::Status::error(
-        EPROTO, "open fabric root",
-        base::format("%s has %llu bytes, less than a header%s", full.c_str(),
-                     static_cast<unsigned long long>(bytes), remedy.c_str()));
-  }
-  base::Result<base::Mapping> map = base::map_shared(fd.get(), bytes);
+  base::Result<base::Mapping> map =
+      base::map_shared(fd.get(), align_up(kRootBytes, static_cast<size_t>(sysconf(_SC_PAGESIZE))));
   if (!map.ok()) return map.status();
-  const RootHeader& h = *reinterpret_cast<const RootHeader*>(map.value().data());
-  if (h.magic != kRootMagic) {
-    return base::Status::error(EPROTO, "open fabric root",
-                               full + " is not a fabric of this device" + remedy);
-  }
-  if (h.major != kLayoutMajor || h.features != 0) {
-    return base::Status::error(
-        EPROTONOSUPPORT, "open fabric root",
-        base::format("%s has layout %u.%u with features %llx, this build has %u.%u%s", full.c_str(),
-                     h.major, h.minor, static_cast<unsigned long long>(h.features), kLayoutMajor,
-                     kLayoutMinor, remedy.c_str()));
-  }
-  const uint32_t page = static_cast<uint32_t>(sysconf(_SC_PAGESIZE));
-  if (h.byte_order != kByteOrder || h.page_size != page) {
-    return base::Status::error(
-        EPROTONOSUPPORT, "open fabric root",
-        base::format("%s was made with byte order %08x and pages of %u bytes, here they are "
-                     "%08x and %u%s",
-                     full.c_str(), h.byte_order, h.page_size, kByteOrder, page, remedy.c_str()));
-  }
-  if (h.bytes != bytes ||
-      !table_fits(bytes, h.process_offset, h.process_count, h.process_stride,
-                  sizeof(ProcessRecord)) ||
-      !table_fits(bytes, h.srq_offset, h.srq_count, h.srq_stride, sizeof(SrqRecord)) ||
-      !table_fits(bytes, h.qp_offset, h.qp_count, h.qp_stride, sizeof(QpRecord)) ||
-      !table_fits(bytes, h.xrcd_offset, h.xrcd_count, h.xrcd_stride, sizeof(XrcdRecord)) ||
-      !table_fits(bytes, h.holder_offset, h.holder_count, h.holder_stride, sizeof(QpHolders)) ||
-      !table_fits(bytes, h.group_offset, h.group_count, h.group_stride, sizeof(GroupRecord)) ||
-      !table_fits(bytes, h.flow_offset, h.flow_count, h.flow_stride, sizeof(FlowRecord)) ||
-      !table_fits(bytes, h.port_offset, h.port_count, h.port_stride, sizeof(PortRecord)) ||
-      !table_fits(bytes, h.lock_offset, h.lock_count, sizeof(Word), sizeof(Word)) ||
-      !table_fits(bytes, h.spread_offset, h.spread_count, h.spread_stride, sizeof(SpreadRecord)) ||
-      h.port_count < kPortRecords || h.holder_count >= h.qp_count || h.srq_count > kSrqs ||
-      h.qp_count > kQps) {
-    return base::Status::error(EPROTO, "open fabric root",
-                               full + " is damaged (tables outside the file)" + remedy);
-  }
   // Not a dup: the folder's lock belongs to the open file description and would live as long as
   // this object.
   base::Fd own_folder(openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!own_folder.valid()) {
-    const int error = errno;
+    error = errno;
     return base::Status::error(error, "open fabric folder", strerror(error));
   }
   return std::unique_ptr<Root>(new Root(path, std::move(own_folder), std::move(fd), map.take()));

@@ -11,6 +11,19 @@
 
 namespace millrace::soft {
 
+/** The layout that this build reads and writes: kLayoutMajor, kLayoutMinor. */
+struct Layout {
+  uint32_t major, minor;
+};
+Layout build_layout();
+#ifdef MILLRACE_STEPS
+/** Test builds only: from here on this process passes for a build of another layout. */
+void pretend_layout(const Layout& layout);
+#endif
+
+/** The file that the fabric's tables are in, and the locks that say who is present. */
+inline constexpr const char* kRootName = "root";
+
 /** Where a fabric lies: `<base>/millrace-soft.<major>.<uid>/<fabric>`. */
 struct FabricPath {
   std::string base;    ///< MILLRACE_SHM_DIR or /dev/shm
@@ -49,48 +62,38 @@ class FolderLock {
  */
 class Root {
  public:
-  /** Opens, or creates, the root file; the caller holds the folder's lock. */
-  static base::Result<std::unique_ptr<Root>> open(int folder, const FabricPath& path, bool create);
+  /**
+   * Opens, or creates, the root file; the caller holds the folder's lock. A root of another layout,
+   * or a damaged one, that nobody uses counts as none: all that is in the folder is removed
+   * (`bytes` grows by it). With somebody using it: EPROTONOSUPPORT names both layouts, or EPROTO.
+   */
+  static base::Result<std::unique_ptr<Root>> open(int folder, const FabricPath& path, bool create,
+                                                  uint64_t* bytes = nullptr);
 
   RootHeader& header() { return *reinterpret_cast<RootHeader*>(map_.data()); }
-  ProcessRecord& process(uint32_t i) {
-    return at<ProcessRecord>(header_.process_offset, header_.process_stride, i);
-  }
-  SrqRecord& srq(uint32_t i) { return at<SrqRecord>(header_.srq_offset, header_.srq_stride, i); }
-  QpRecord& qp(uint32_t i) { return at<QpRecord>(header_.qp_offset, header_.qp_stride, i); }
-  XrcdRecord& xrcd(uint32_t i) {
-    return at<XrcdRecord>(header_.xrcd_offset, header_.xrcd_stride, i);
-  }
-  /** Who has a handle to the XRC target with this index, which is below targets(). */
-  GroupRecord& group(uint32_t i) {
-    return at<GroupRecord>(header_.group_offset, header_.group_stride, i);
-  }
-  FlowRecord& flow(uint32_t i) {
-    return at<FlowRecord>(header_.flow_offset, header_.flow_stride, i);
-  }
-  SpreadRecord& spread(uint32_t i) {
-    return at<SpreadRecord>(header_.spread_offset, header_.spread_stride, i);
-  }
+  ProcessRecord& process(uint32_t i) { return at(kProcessTable, i); }
+  SrqRecord& srq(uint32_t i) { return at(kSrqTable, i); }
+  QpRecord& qp(uint32_t i) { return at(kQpTable, i); }
+  XrcdRecord& xrcd(uint32_t i) { return at(kXrcdTable, i); }
+  GroupRecord& group(uint32_t i) { return at(kGroupTable, i); }
+  FlowRecord& flow(uint32_t i) { return at(kFlowTable, i); }
+  SpreadRecord& spread(uint32_t i) { return at(kSpreadTable, i); }
   /** Of a device: each has one port. */
-  PortRecord& port(uint32_t device) {
-    return at<PortRecord>(header_.port_offset, header_.port_stride, device);
-  }
-  QpHolders& holders(uint32_t i) {
-    return at<QpHolders>(header_.holder_offset, header_.holder_stride, i);
-  }
+  PortRecord& port(uint32_t device) { return at(kPortTable, device); }
+  /** Who has a handle to the XRC target with this index, which is below targets(). */
+  QpHolders& holders(uint32_t i) { return at(kHolderTable, i); }
   /** The lock word of atomics on memory that no file backs, by any hash of its address. */
   Word& atomic_lock(uint64_t hash) {
-    return at<Word>(header_.lock_offset, sizeof(Word),
-                    static_cast<uint32_t>(hash % header_.lock_count));
+    return at(kLockTable, static_cast<uint32_t>(hash % kLockTable.count));
   }
-  uint32_t processes() const { return header_.process_count; }
-  uint32_t srqs() const { return header_.srq_count; }
-  uint32_t qps() const { return header_.qp_count; }
-  uint32_t xrcds() const { return header_.xrcd_count; }
-  uint32_t targets() const { return header_.holder_count; }
-  uint32_t groups() const { return header_.group_count; }
-  uint32_t flows() const { return header_.flow_count; }
-  uint32_t spreads() const { return header_.spread_count; }
+  uint32_t processes() const { return kProcessTable.count; }
+  uint32_t srqs() const { return kSrqTable.count; }
+  uint32_t qps() const { return kQpTable.count; }
+  uint32_t xrcds() const { return kXrcdTable.count; }
+  uint32_t targets() const { return kHolderTable.count; }
+  uint32_t groups() const { return kGroupTable.count; }
+  uint32_t flows() const { return kFlowTable.count; }
+  uint32_t spreads() const { return kSpreadTable.count; }
 
   /**
    * The next creation number of a kind: never 0, never one whose table index is in use, so a number
@@ -122,23 +125,9 @@ class Root {
   uint32_t claim_record(uint32_t number, uint32_t incarnation);
 
   template <class T>
-  T& at(uint32_t offset, uint32_t stride, uint32_t i) {
-    return *reinterpret_cast<T*>(map_.data() + offset + static_cast<size_t>(stride) * i);
+  T& at(const Table<T>& table, uint32_t i) {
+    return *reinterpret_cast<T*>(map_.data() + table.offset + i * sizeof(T));
   }
-
-  /** The header's numbers, copied and checked once; never read again from shared memory (I9). */
-  struct Numbers {
-    uint32_t process_offset, process_count, process_stride;
-    uint32_t srq_offset, srq_count, srq_stride;
-    uint32_t qp_offset, qp_count, qp_stride;
-    uint32_t xrcd_offset, xrcd_count, xrcd_stride;
-    uint32_t holder_offset, holder_count, holder_stride;
-    uint32_t group_offset, group_count, group_stride;
-    uint32_t flow_offset, flow_count, flow_stride;
-    uint32_t port_offset, port_stride;
-    uint32_t spread_offset, spread_count, spread_stride;
-    uint32_t lock_offset, lock_count;
-  } header_;
 
   uint32_t incarnation_ = 0;
   std::mutex closing_;

@@ -3,20 +3,29 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "soft/packet.h"
 
-// What lies in shared memory. Every structure is plain data plus lock-free atomics, starts zeroed
-// (the files are fresh), and is read by processes of other builds of the same major version: change
-// a size or an offset and the major version changes with it. Names of processes are (slot,
-// incarnation); an incarnation is a number that is never used twice in the life of a fabric, so a
-// word that carries one can be compared and swapped without fear of a newcomer in the same slot
-// (R6, R10).
+// What lies in shared memory. Every structure is plain data plus lock-free atomics and starts
+// zeroed (the files are fresh). Names of processes are (slot, incarnation); an incarnation is a
+// number that is never used twice in the life of a fabric, so a word that carries one can be
+// compared and swapped without fear of a newcomer in the same slot (R6, R10).
+//
+// A layout is major.minor. Only processes of the same layout share a fabric.
+//   major  moves with the first release after a change, and minor goes back to 0. It is in the
+//          folder's name: the layouts of two releases coexist unseen (`millrace ls` says so).
+//   minor  moves with each change between releases, in size, place or meaning. Builds of it meet in
+//          one folder: who finds a root of another layout makes it anew if nobody uses it, and else
+//          says so. Sizes and places are in kLayoutFingerprint too, should the number be forgotten.
+// The same in all layouts, so that each can judge any other: the first 40 bytes of the root file,
+// an OFD lock on some byte of it for each process that uses it, and an flock on the folder while
+// one joins, leaves or cleans.
 
 namespace millrace::soft {
 
 inline constexpr uint32_t kLayoutMajor = 1;
-inline constexpr uint32_t kLayoutMinor = 0;
+inline constexpr uint32_t kLayoutMinor = 1;
 inline constexpr uint64_t kRootMagic = 0x314F4F52524C494Dull;     // "MILRROO1"
 inline constexpr uint64_t kRingMagic = 0x31474E49524C494Dull;     // "MILRING1"
 inline constexpr uint64_t kProcessMagic = 0x31434F52504C494Dull;  // "MILPROC1"
@@ -110,18 +119,8 @@ struct RootHeader {
   uint32_t major, minor;
   uint32_t byte_order;
   uint32_t page_size;
-  uint64_t features;  ///< bits that a reader must know; unknown ones refuse the fabric
-  uint32_t process_offset, process_count, process_stride, reserved0;
-  uint32_t srq_offset, srq_count, srq_stride, reserved1;
-  uint32_t qp_offset, qp_count, qp_stride, reserved2;
-  uint32_t xrcd_offset, xrcd_count, xrcd_stride, reserved3;
-  uint32_t holder_offset, holder_count, holder_stride, reserved4;
-  uint32_t group_offset, group_count, group_stride, reserved5;
-  uint32_t flow_offset, flow_count, flow_stride, reserved6;
-  uint32_t port_offset, port_count, port_stride, reserved7;
-  uint32_t spread_offset, spread_count, spread_stride, reserved8;
-  uint32_t lock_offset, lock_count;  ///< words: see lock() in atomic.cc
-  uint64_t bytes;                    ///< of the whole file
+  uint64_t fingerprint;  ///< kLayoutFingerprint
+  uint64_t bytes;        ///< of the whole file
   alignas(64) Word next_incarnation;
   Word next_srqn;
   Word next_qpn;
@@ -131,8 +130,8 @@ struct RootHeader {
   Word groups_changed;  ///< counts changes of the table, after each (R32)
   Word flows_changed;
 };
-static_assert(offsetof(RootHeader, next_incarnation) == 192);
-static_assert(sizeof(RootHeader) == 256);
+static_assert(offsetof(RootHeader, bytes) == 32 && offsetof(RootHeader, next_incarnation) == 64);
+static_assert(sizeof(RootHeader) == 128);
 
 enum class ProcessState : uint32_t { kFree = 0, kLive = 1, kReaping = 2 };
 constexpr uint64_t process_word(ProcessState state, uint32_t incarnation) {
@@ -306,7 +305,6 @@ struct QpRecord {
 };
 static_assert(offsetof(QpRecord, xrcd) == 64 && offsetof(QpRecord, queue) == 128);
 static_assert(sizeof(QpRecord) == 192);
-inline constexpr uint32_t kQpStride = 192;
 
 /** Incarnations of the processes with a handle to an XRC target; 0 is free. */
 struct QpHolders {
@@ -314,8 +312,27 @@ struct QpHolders {
 };
 static_assert(sizeof(QpHolders) == 256);
 
-// ---------------------------------------------------------------------------------------- a
-// process's chunks
+/** A table of the root file, of records of type T. */
+template <class T>
+struct Table {
+  size_t offset;
+  uint32_t count;
+  constexpr size_t end() const { return offset + count * sizeof(T); }
+};
+inline constexpr Table<ProcessRecord> kProcessTable = {4096, kProcesses};
+inline constexpr Table<XrcdRecord> kXrcdTable = {kProcessTable.end(), kXrcds};
+inline constexpr Table<SrqRecord> kSrqTable = {kXrcdTable.end(), kSrqs};
+inline constexpr Table<QpRecord> kQpTable = {kSrqTable.end(), kQps};
+inline constexpr Table<QpHolders> kHolderTable = {kQpTable.end(), kTargetQps};
+inline constexpr Table<GroupRecord> kGroupTable = {kHolderTable.end(), kGroups};
+inline constexpr Table<FlowRecord> kFlowTable = {kGroupTable.end(), kFlows};
+inline constexpr Table<PortRecord> kPortTable = {kFlowTable.end(), kPortRecords};
+inline constexpr Table<SpreadRecord> kSpreadTable = {kPortTable.end(), kSpreads};
+inline constexpr Table<Word> kLockTable = {kSpreadTable.end(), kAtomicLocks};  ///< see atomic.cc
+inline constexpr size_t kRootBytes = kLockTable.end();  ///< before it is rounded up to pages
+
+// ----------------------------------------------------------------------------------------------
+// a process's chunks
 
 /** A file that some registered regions of a process are a shared mapping of. */
 struct Backing {
@@ -532,5 +549,39 @@ struct QueueLayout {
            parks <= kParkEntries;
   }
 };
+
+// ----------------------------------------------------------------------------------------------
+
+/** Changes with the size, number or place of anything above (FNV-1a); its meaning is minor's. */
+constexpr uint64_t layout_fingerprint() {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const uint64_t number : std::initializer_list<uint64_t>{kXrcdTable.offset,
+                                                               kSrqTable.offset,
+                                                               kQpTable.offset,
+                                                               kHolderTable.offset,
+                                                               kGroupTable.offset,
+                                                               kFlowTable.offset,
+                                                               kPortTable.offset,
+                                                               kSpreadTable.offset,
+                                                               kLockTable.offset,
+                                                               kRootBytes,
+                                                               sizeof(ProcessShared),
+                                                               kMrs,
+                                                               kBackings,
+                                                               kPds,
+                                                               sizeof(Entry),
+                                                               sizeof(Ring),
+                                                               sizeof(CqShared),
+                                                               kRingsPerCq,
+                                                               sizeof(QueueShared),
+                                                               sizeof(ParkEntry),
+                                                               kParkEntries,
+                                                               sizeof(Wqe),
+                                                               kUnit,
+                                                               kChunkBytes})
+    hash = (hash ^ number) * 0x100000001b3u;
+  return hash;
+}
+inline constexpr uint64_t kLayoutFingerprint = layout_fingerprint();
 
 }  // namespace millrace::soft

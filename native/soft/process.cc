@@ -179,7 +179,7 @@ void Process::remove_if_unused(int folder) {
 
 base::Status Process::claim_slot() {
   // A description of its own for our lock: descriptors that only test locks must not count as ours.
-  presence_ = base::Fd(openat(root_->folder(), "root", O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  presence_ = base::Fd(openat(root_->folder(), kRootName, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!presence_.valid()) return os_error("open fabric root");
   uint32_t slot = 0;
   for (;; ++slot) {

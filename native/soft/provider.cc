@@ -90,11 +90,12 @@ base::Result<CleanReport> clean_fabric() {
     if (lock.status().code == ENOENT) return report;  // nothing there
     return lock.status();
   }
-  base::Result<std::unique_ptr<Root>> root = Root::open(lock.value().folder(), path.value(), false);
+  base::Result<std::unique_ptr<Root>> root =
+      Root::open(lock.value().folder(), path.value(), false, &report.bytes);
   if (!root.ok()) {
     if (root.status().code != ENOENT) return root.status();
-    remove_fabric(path.value(), lock.value().folder(),
-                  &report.bytes);  // a folder without a root: a join that was killed
+    // A folder without a root: a join that was killed, or what another layout left.
+    remove_fabric(path.value(), lock.value().folder(), &report.bytes);
     return report;
   }
   report.reaped = reap_all(*root.value(), &report.bytes);

@@ -256,11 +256,18 @@ bool anybody_present(Root& root, int except) {
   return false;
 }
 
-void remove_fabric(const FabricPath& path, int folder, uint64_t* bytes) {
+void remove_files(int folder, const std::string& last, uint64_t* bytes) {
   for (const std::string& name : names_in(folder)) {
+    if (name == last) continue;
     remove_file(folder, name, bytes);
     step("fabric file removed");
   }
+  remove_file(folder, last, bytes);
+  step("fabric file removed");
+}
+
+void remove_fabric(const FabricPath& path, int folder, uint64_t* bytes) {
+  remove_files(folder, kRootName, bytes);
   rmdir(path.folder.c_str());
   // Other fabrics of this user may be in there: ENOTEMPTY is fine.
   rmdir(path.parent.c_str());

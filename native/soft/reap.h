@@ -33,6 +33,10 @@ uint32_t reap_all(Root& root, uint64_t* bytes = nullptr);
 /** Whether anybody is present who is not about to end, not counting the slot `except` (or -1). */
 bool anybody_present(Root& root, int except = -1);
 
+/** Removes all files in the folder, the one named `last` at the end (a kill leaves it for the next
+ * who cleans). */
+void remove_files(int folder, const std::string& last, uint64_t* bytes = nullptr);
+
 /**
  * Removes all files of the fabric, its folder and, if it was the last one, the parent. The caller
  * holds the folder's lock and has made sure that nobody is present.

@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "soft/fabric.h"
 #include "soft/layout.h"
 #include "soft_support.h"
 
@@ -196,53 +197,210 @@ TEST(SoftFabric, AStoppedJoinerIsNamed) {
   EXPECT_EQ(child.wait(), 0);
 }
 
-TEST(SoftFabric, AnotherLayout) {
-  Fabric fabric;
-  const std::string path = fabric.folder() + "/root";
-  {
-    Child child("stays");
-    ASSERT_EQ(child.hear(), "in");
-    child.signal(SIGKILL);
-    child.wait();
+/** The root of a fabric whose only process is killed by die(); what is done to it is seen by the
+ * next. */
+class OldRoot {
+ public:
+  explicit OldRoot(const Fabric& fabric) : path_(fabric.folder() + "/root") {
+    EXPECT_EQ(child_.hear(), "in");
   }
-  const auto patch = [&](size_t offset, const void* data, size_t bytes) {
-    base::Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-    EXPECT_EQ(pwrite(fd.get(), data, bytes, static_cast<off_t>(offset)),
-              static_cast<ssize_t>(bytes));
+  void die() {
+    child_.signal(SIGKILL);
+    child_.wait();
+  }
+  void patch(size_t offset, uint32_t value) {
+    base::Fd fd(open(path_.c_str(), O_RDWR | O_CLOEXEC));
+    EXPECT_EQ(pwrite(fd.get(), &value, sizeof(value), static_cast<off_t>(offset)), 4);
+  }
+  void resize(off_t bytes) { EXPECT_EQ(truncate(path_.c_str(), bytes), 0); }
+
+ private:
+  std::string path_;
+  Child child_{"stays"};
+};
+
+/** Root, chunk, presence, and the wake-up FIFO of a context. */
+constexpr size_t kFilesOfOne = 4;
+constexpr uint32_t kOtherMinor = soft::kLayoutMinor + 1;
+const std::string kOwnLayout = base::format("%u.%u", soft::kLayoutMajor, soft::kLayoutMinor);
+const std::string kOtherLayout = base::format("%u.%u", soft::kLayoutMajor, kOtherMinor);
+
+TEST(SoftFabric, ARootThatDoesNotFitIsRefusedWhileSomebodyUsesItAndElseMadeAnew) {
+  struct Damage {
+    std::function<void(OldRoot&)> living, dead;  // nobody can use a file that was cut
+    int code;
+    std::string text;
   };
+  const auto patch = [](size_t offset, uint32_t value) {
+    return [=](OldRoot& root) { root.patch(offset, value); };
+  };
+  using Header = soft::RootHeader;
+  const std::vector<Damage> cases = {
+      {patch(offsetof(Header, minor), kOtherMinor), {}, EPROTONOSUPPORT, "layout " + kOtherLayout},
+      {patch(offsetof(Header, major), 9), {}, EPROTONOSUPPORT, "layout 9."},
+      {patch(offsetof(Header, fingerprint), 7), {}, EPROTONOSUPPORT, "layout " + kOwnLayout},
+      {patch(offsetof(Header, byte_order), 0x04030201), {}, EPROTONOSUPPORT, "04030201"},
+      {patch(offsetof(Header, page_size), 64), {}, EPROTONOSUPPORT, "pages of 64"},
+      {patch(offsetof(Header, magic), 0), {}, EPROTO, "not a fabric"},
+      {[](OldRoot& root) { root.resize(64 << 20); }, [](OldRoot& root) { root.resize(8192); },
+       EPROTO, "damaged"},
+      {patch(offsetof(Header, magic), 0), [](OldRoot& root) { root.resize(10); }, EPROTO, ""},
+      {patch(offsetof(Header, magic), 0), [](OldRoot& root) { root.resize(0); }, EPROTO, ""},
+  };
+  for (const Damage& damage : cases) {
+    SCOPED_TRACE(damage.text);
+    Fabric fabric;
+    OldRoot root(fabric);
+    damage.living(root);
+    base::Status status;
+    EXPECT_FALSE(join(&status));
+    EXPECT_EQ(status.code, damage.code) << status.detail;
+    EXPECT_NE(status.detail.find(damage.text), std::string::npos) << status.detail;
+    EXPECT_NE(status.detail.find("MILLRACE_FABRIC"), std::string::npos) << status.detail;
+    if (damage.code == EPROTONOSUPPORT && damage.text.find("layout") != std::string::npos) {
+      EXPECT_NE(status.detail.find("this build has " + kOwnLayout), std::string::npos)
+          << status.detail;
+    }
+    EXPECT_EQ(soft::clean_fabric().status().code, damage.code);
+    EXPECT_EQ(fabric.files("alive").size(), 1u) << "the living keep what is theirs";
+    root.die();
+    if (damage.dead) damage.dead(root);
+    {
+      verbs::ContextPtr context = join(&status);
+      EXPECT_TRUE(context) << status.detail;
+      EXPECT_EQ(fabric.files("alive").size(), 1u);
+      EXPECT_EQ(fabric.files().size(), kFilesOfOne) << "nothing of the old is left";
+    }
+    EXPECT_FALSE(fabric.exists());
+  }
+}
+
+TEST(SoftFabric, ARootThatDoesNotFitIsCleaned) {
+  Fabric fabric;
+  OldRoot root(fabric);
+  root.die();
+  root.patch(offsetof(soft::RootHeader, minor), kOtherMinor);
+  const base::Result<soft::CleanReport> report = soft::clean_fabric();
+  ASSERT_TRUE(report.ok()) << report.status().detail;
+  EXPECT_GT(report.value().bytes, uint64_t{1} << 20);
+  EXPECT_FALSE(fabric.exists());
+}
+
+TEST(SoftFabric, ManyStartAtOnceOnARootThatDoesNotFit) {
+  for (int round = 0; round < 5; ++round) {
+    Fabric fabric;
+    OldRoot root(fabric);
+    root.die();
+    root.patch(offsetof(soft::RootHeader, minor), kOtherMinor);
+    std::vector<std::unique_ptr<Child>> children;
+    for (int i = 0; i < 4; ++i) children.push_back(std::make_unique<Child>("stays"));
+    for (auto& child : children) EXPECT_EQ(child->hear(), "in");
+    EXPECT_EQ(fabric.files("alive").size(), children.size()) << "all are in the same one";
+    base::Status status;
+    EXPECT_TRUE(join(&status)) << status.detail;
+    for (auto& child : children) child->say("leave");
+    for (auto& child : children) EXPECT_EQ(child->wait(), 0);
+    EXPECT_TRUE(soft::clean_fabric().ok());
+    EXPECT_FALSE(fabric.exists());
+  }
+}
+
+TEST(SoftFabric, KilledAtEveryStepOfMakingARootAnew) {
+  bool through = false;
+  for (uint64_t step = 1; !through && step < 1000; ++step) {
+    Fabric fabric;
+    OldRoot root(fabric);
+    root.die();
+    root.patch(offsetof(soft::RootHeader, minor), kOtherMinor);
+    Child child("killed_joiner", {std::to_string(step)});
+    through = child.hear() == "through";
+    ASSERT_EQ(child.wait(), through ? 0 : 128 + SIGKILL) << step;
+    base::Status status;
+    {
+      verbs::ContextPtr next = join(&status);
+      ASSERT_TRUE(next) << step << " " << status.what << " " << status.detail;
+      EXPECT_EQ(fabric.files().size(), kFilesOfOne) << step;
+    }
+    EXPECT_FALSE(fabric.exists());
+  }
+  EXPECT_TRUE(through);
+}
+
+/** Sends a number to itself and waits to be told to leave, as a build of another layout. */
+MILLRACE_CHILD(of_layout) {
+  soft::pretend_layout({static_cast<uint32_t>(std::stoul(parent.arguments[0])),
+                        static_cast<uint32_t>(std::stoul(parent.arguments[1]))});
   base::Status status;
-  const uint32_t two = 2, one = 1;
-  patch(offsetof(soft::RootHeader, major), &two, 4);
-  EXPECT_FALSE(join(&status));
-  EXPECT_EQ(status.code, EPROTONOSUPPORT);
-  EXPECT_NE(status.detail.find("layout 2.0"), std::string::npos) << status.detail;
-  patch(offsetof(soft::RootHeader, major), &one, 4);
-  const uint64_t unknown = 0x100, none = 0;
-  patch(offsetof(soft::RootHeader, features), &unknown, 8);
-  EXPECT_FALSE(join(&status));
-  EXPECT_EQ(status.code, EPROTONOSUPPORT);
-  patch(offsetof(soft::RootHeader, features), &none, 8);
-  const uint32_t swapped = 0x04030201;
-  uint32_t right = soft::kByteOrder;
-  patch(offsetof(soft::RootHeader, byte_order), &swapped, 4);
-  EXPECT_FALSE(join(&status));
-  EXPECT_EQ(status.code, EPROTONOSUPPORT);
-  patch(offsetof(soft::RootHeader, byte_order), &right, 4);
-  const uint32_t far = 0x7FFFFFC0;
-  patch(offsetof(soft::RootHeader, qp_offset), &far, 4);
-  EXPECT_FALSE(join(&status));
-  EXPECT_EQ(status.code, EPROTO);
-  EXPECT_NE(status.detail.find("damaged"), std::string::npos);
-  patch(offsetof(soft::RootHeader, magic), &none, 8);
-  EXPECT_FALSE(join(&status));
-  EXPECT_EQ(status.code, EPROTO);
-  ASSERT_EQ(truncate(path.c_str(), 10), 0);
-  EXPECT_FALSE(join(&status));
-  EXPECT_EQ(status.code, EPROTO);
-  // What can't be read can still be removed by hand, as the message says.
-  for (const std::string& name : fabric.files()) unlink((fabric.folder() + "/" + name).c_str());
-  verbs::ContextPtr context = join(&status);
-  EXPECT_TRUE(context) << status.detail;
+  if (!join(&status)) {
+    parent.say(base::format("%d %s", status.code, status.detail.c_str()));
+    return 0;
+  }
+  Endpoint end;
+  EXPECT_EQ(end.connect(end.target_qpn()), 0);
+  parent.say("in");
+  while (parent.hear() == "send") {
+    const uint32_t value = 7;
+    ibv_wc wc = {};
+    EXPECT_EQ(end.send(end.srqn(), &value, sizeof(value)), 0);
+    EXPECT_TRUE(end.poll(&wc));
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(end.post(static_cast<uint32_t>(wc.wr_id)), 0);
+    parent.say("sent");
+  }
+  return 0;
+}
+
+TEST(SoftFabric, TwoMajorLayoutsDoNotSeeEachOther) {
+  OwnBase base;
+  {
+    Fabric fabric;
+    const std::string next = base::format("%s/millrace-soft.%u.%u", base.path().c_str(),
+                                          soft::kLayoutMajor + 1, static_cast<unsigned>(geteuid()));
+    Child one("of_layout", {std::to_string(soft::kLayoutMajor), "0"});
+    Child two("of_layout", {std::to_string(soft::kLayoutMajor + 1), "0"});
+    for (Child* child : {&one, &two}) EXPECT_EQ(child->hear(), "in");
+    EXPECT_EQ(access(next.c_str(), F_OK), 0);
+    for (int i = 0; i < 100; ++i) {
+      for (Child* child : {&one, &two}) child->say("send");
+      for (Child* child : {&one, &two}) ASSERT_EQ(child->hear(), "sent");
+    }
+    // The end of one is no matter for the other, however it ends.
+    one.signal(SIGKILL);
+    one.wait();
+    EXPECT_TRUE(soft::clean_fabric().ok());
+    EXPECT_FALSE(fabric.exists());
+    two.say("send");
+    EXPECT_EQ(two.hear(), "sent");
+    two.say("leave");
+    EXPECT_EQ(two.wait(), 0);
+    EXPECT_NE(access(next.c_str(), F_OK), 0);
+  }
+}
+
+TEST(SoftFabric, TwoMinorLayoutsTakeTurns) {
+  Fabric fabric;
+  const auto of_minor = [](uint32_t minor) {
+    return std::vector<std::string>{std::to_string(soft::kLayoutMajor), std::to_string(minor)};
+  };
+  for (const uint32_t minor : {soft::kLayoutMinor, kOtherMinor, soft::kLayoutMinor}) {
+    const uint32_t other = minor == kOtherMinor ? soft::kLayoutMinor : kOtherMinor;
+    Child one("of_layout", of_minor(minor));
+    EXPECT_EQ(one.hear(), "in");
+    Child two("of_layout", of_minor(other));
+    const std::string line = two.hear();
+    EXPECT_EQ(line.rfind(std::to_string(EPROTONOSUPPORT) + " ", 0), 0u) << line;
+    for (const uint32_t each : {minor, other}) {
+      EXPECT_NE(line.find(base::format("%u.%u", soft::kLayoutMajor, each)), std::string::npos)
+          << line;
+    }
+    EXPECT_EQ(two.wait(), 0);
+    one.say("send");
+    EXPECT_EQ(one.hear(), "sent");
+    one.signal(SIGKILL);  // its root stays behind, for the next
+    one.wait();
+  }
+  EXPECT_TRUE(soft::clean_fabric().ok());
+  EXPECT_FALSE(fabric.exists());
 }
 
 TEST(SoftFabric, AnotherUsersFolder) {
