@@ -346,9 +346,9 @@ export const CODES = define({
     retryable: false,
     title: 'Another version is in use beside this one',
     cause:
-      'Members of the same domain run a version of this library with another layout of shared memory; both work, but not with each other. Or join() found the memory of the software device in another layout; then it fails.',
+      'Members of the same domain run a version of this library with another layout of shared memory; both work, but not with each other. Or the software device of other processes has another layout in the same folder, as between two builds before a release; then join() fails and names both.',
     remedy:
-      'Use one version in all programs of a domain. Where join() failed: stop the other programs and run millrace clean, or set MILLRACE_FABRIC to another name.',
+      'Use one version in all programs of a domain. Where join() failed: stop the other programs (what they leave is replaced), or set MILLRACE_FABRIC to another name.',
   },
   ERR_PROTOCOL_VERSION: {
     scope: 'operation',

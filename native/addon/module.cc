@@ -2,6 +2,7 @@
 
 #include "addon/calls.h"
 #include "addon/environment.h"
+#include "soft/provider.h"
 #include "transport/member.h"
 
 namespace millrace::addon {
@@ -30,6 +31,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
     return exports;
   }
   exports.Set("abi", kAbi);
+  exports.Set("fabricLayout", soft::layout_text());
   add_hot(env, exports, "flush", flush, environment);
   add_hot(env, exports, "poll", poll, environment);
   add_hot(env, exports, "linger", linger, environment);

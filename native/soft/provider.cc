@@ -81,6 +81,8 @@ const verbs::Provider* provider() { return &kProvider; }
 
 base::Status last_error() { return last_remembered(); }
 
+std::string layout_text() { return base::format("%u.%u", kLayoutMajor, kLayoutMinor); }
+
 base::Result<CleanReport> clean_fabric() {
   base::Result<FabricPath> path = FabricPath::from_environment();
   if (!path.ok()) return path.status();

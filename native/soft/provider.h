@@ -18,6 +18,9 @@ const verbs::Provider* provider();
  */
 base::Status last_error();
 
+/** The layout of shared memory in this build: "major.minor", see layout.h. */
+std::string layout_text();
+
 /** What a clean-up found. */
 struct CleanReport {
   uint32_t reaped = 0;  ///< processes that had died without leaving

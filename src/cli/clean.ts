@@ -32,12 +32,15 @@ export async function clean(options: CleanOptions, { io }: Context): Promise<num
         `domain ${domain}: removed ${count(files, 'file')} (${toSize(bytes)}) of ${count(members, 'dead member')}; ${count(living, 'member')} live${living === 1 ? 's' : ''}`,
       );
     }
-    if (device.reaped > 0) {
-      await io.line(
-        `software device: removed ${toSize(device.bytes)} of ${count(device.reaped, 'dead process', 'dead processes')}`,
-      );
+    // Bytes without processes: of a fabric in another layout nobody can tell who they were.
+    if (device.bytes > 0) {
+      const whose =
+        device.reaped > 0
+          ? count(device.reaped, 'dead process', 'dead processes')
+          : 'a fabric that nobody uses';
+      await io.line(`software device: removed ${toSize(device.bytes)} of ${whose}`);
     }
-    if (device.reaped === 0 && cleaned.every(({ files }) => files === 0)) io.note('nothing to clean');
+    if (device.bytes === 0 && cleaned.every(({ files }) => files === 0)) io.note('nothing to clean');
   }
   return EXIT.OK;
 }

@@ -1,3 +1,4 @@
+import type { OtherLayout } from '../cluster/layouts.js';
 import type { NativeProbe } from '../native/binding.js';
 import { toSize } from './render.js';
 
@@ -16,6 +17,8 @@ export interface Facts {
     readonly inMemory: boolean;
     readonly problem: string | null;
   };
+  /** Folders that another version of this library uses. */
+  readonly others: readonly OtherLayout[];
   /** Whether this process may lock memory beyond the limit (CAP_IPC_LOCK). */
   readonly mayLock: boolean;
   /** kernel.yama.ptrace_scope; null where Yama is not there. */
@@ -29,7 +32,7 @@ export interface Facts {
 /** Something to know. A `problem` keeps members from working, a `remark` does not. */
 export interface Finding {
   readonly level: 'problem' | 'remark';
-  readonly about: 'addon' | 'device' | 'memory' | 'memlock' | 'ptrace';
+  readonly about: 'addon' | 'device' | 'memory' | 'memlock' | 'ptrace' | 'layout';
   readonly text: string;
   /** What to change; empty where there is nothing to be done. */
   readonly remedy: string;
@@ -55,6 +58,14 @@ export function diagnose(facts: Facts): Finding[] {
       'ptrace',
       `kernel.yama.ptrace_scope is ${facts.ptraceScope}: programs under millrace verbs cannot reach each other's own buffers. Members are not affected.`,
       'sysctl kernel.yama.ptrace_scope=1, if such programs are to run.',
+    );
+  }
+  for (const { layout, folder } of facts.others) {
+    add(
+      'remark',
+      'layout',
+      `Processes in ${folder} use another version of this library (layout ${layout}); they are not seen from here.`,
+      'Use one version in all programs that are to see each other.',
     );
   }
   return found.sort((a, b) => Number(a.level === 'remark') - Number(b.level === 'remark'));

@@ -1,5 +1,6 @@
 import { accessSync, constants, readFileSync, statfsSync, statSync } from 'node:fs';
-import { baseFolder } from '../cluster/paths.js';
+import { otherFabrics, otherLayouts } from '../cluster/layouts.js';
+import { baseFolder, DEFAULT_DOMAIN } from '../cluster/paths.js';
 import type { NativeDevice, NativePort, NativeProbe } from '../native/binding.js';
 import { loadNative } from '../native/load.js';
 import type { Context } from './context.js';
@@ -35,8 +36,13 @@ export async function doctor(options: DoctorOptions, { io }: Context): Promise<n
 function gather(env: NodeJS.ProcessEnv): Facts {
   let probe: NativeProbe | null = null;
   let addonProblem: string | null = null;
+  let others: Facts['others'] = [];
+  const base = baseFolder(env);
   try {
-    probe = loadNative().probe();
+    const native = loadNative();
+    probe = native.probe();
+    const domain = env.MILLRACE_DOMAIN || DEFAULT_DOMAIN;
+    others = [...otherFabrics(native, base), ...otherLayouts(native, base, domain)];
   } catch (error) {
     addonProblem = (error as Error).message;
   }
@@ -44,7 +50,8 @@ function gather(env: NodeJS.ProcessEnv): Facts {
   return {
     probe,
     addonProblem,
-    memory: lookAtMemory(baseFolder(env)),
+    memory: lookAtMemory(base),
+    others,
     mayLock: (capabilities >> CAP_IPC_LOCK) % 2n === 1n,
     mayTrace: (capabilities >> CAP_SYS_PTRACE) % 2n === 1n,
     ptraceScope: readPtraceScope(),

@@ -1,6 +1,7 @@
 import Table from 'cli-table3';
+import { otherFabrics, otherLayouts } from '../cluster/layouts.js';
 import { baseFolder, rootFolder } from '../cluster/paths.js';
-import { listDomains, otherLayouts } from '../cluster/registry.js';
+import { listDomains } from '../cluster/registry.js';
 import { type Survey, type SurveyedMember, survey } from '../cluster/survey.js';
 import { loadNative } from '../native/load.js';
 import type { Context } from './context.js';
@@ -28,8 +29,16 @@ export async function ls(options: LsOptions, { io }: Context): Promise<number> {
   }
   const found = surveys.filter(({ members, dead }) => members.length + dead.length > 0);
   const others = domains.flatMap((domain) => otherLayouts(native, base, domain));
+  const fabrics = otherFabrics(native, base);
   if (options.json) {
-    await io.line(JSON.stringify({ folder: rootFolder(base), domains: found, otherLayouts: others }));
+    await io.line(
+      JSON.stringify({
+        folder: rootFolder(base),
+        domains: found,
+        otherLayouts: others,
+        otherFabrics: fabrics,
+      }),
+    );
   } else {
     let first = true;
     for (const one of found) {
@@ -39,6 +48,11 @@ export async function ls(options: LsOptions, { io }: Context): Promise<number> {
     for (const { layout, folder, members } of others) {
       io.note(
         `${members} members in ${folder} use another version of millrace (layout ${layout}); not seen from here`,
+      );
+    }
+    for (const { layout, folder } of fabrics) {
+      io.note(
+        `processes in ${folder} use another version of the software device (layout ${layout}; here it is ${native.fabricLayout}); not seen from here`,
       );
     }
     if (found.length === 0) {

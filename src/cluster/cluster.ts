@@ -20,9 +20,10 @@ import {
   REFUSAL,
   versionOf,
 } from './handshake.js';
+import { otherLayouts } from './layouts.js';
 import { baseFolder } from './paths.js';
 import { Peer, type PeerInfo } from './peer.js';
-import { isAlive, otherLayouts, Registration, removeMember, scan, sweep } from './registry.js';
+import { isAlive, Registration, removeMember, scan, sweep } from './registry.js';
 
 export type { PeerInfo } from './peer.js';
 

@@ -8,7 +8,6 @@ import {
   decodeDomain,
   encodeDomain,
   isIncarnation,
-  LAYOUT,
   lockName,
   parseFileName,
   rootFolder,
@@ -222,7 +221,8 @@ export function isAlive(native: Native, folder: string, incarnation: number): bo
   );
 }
 
-function isHeld(native: Native, path: string): boolean {
+/** Whether somebody holds a lock on a file. What cannot be looked at counts as held (R5). */
+export function isHeld(native: Native, path: string): boolean {
   try {
     return native.isPresent(path);
   } catch {
@@ -301,37 +301,8 @@ export function listDomains(base: string, uid: number = userId()): string[] {
     .sort();
 }
 
-/** A registry of another version of this library beside ours: its members and ours cannot see each other. */
-export interface OtherLayout {
-  readonly layout: number;
-  readonly folder: string;
-  /** How many members seem to be in it. */
-  readonly members: number;
-}
-
-/** Looks for the same domain in the folders of other layouts of this user. */
-export function otherLayouts(
-  native: Native,
-  base: string,
-  domain: string,
-  uid: number = userId(),
-): OtherLayout[] {
-  const found: OtherLayout[] = [];
-  for (const name of list(base)) {
-    const match = /^millrace\.(\d{1,9})\.(\d+)$/.exec(name);
-    if (match === null || Number(match[1]) === LAYOUT || match[2] !== String(uid)) continue;
-    const folder = join(base, name, encodeDomain(domain));
-    // Its names may mean something else, but a held lock on a presence file is a member in any layout so far.
-    const members = list(folder).filter(
-      (file) => /^m-.*\.lock$/.test(file) && isHeld(native, join(folder, file)),
-    ).length;
-    if (members > 0) found.push({ layout: Number(match[1]), folder, members });
-  }
-  return found;
-}
-
 /** Names in a folder; none when it cannot be read. */
-function list(folder: string): string[] {
+export function list(folder: string): string[] {
   try {
     return fs.readdirSync(folder);
   } catch {

@@ -309,6 +309,9 @@ export interface Native {
   /** The layout of the tables: {@link NATIVE_ABI}. */
   readonly abi: number;
 
+  /** The layout of the software device's shared memory: `major.minor`, see native/soft/layout.h. */
+  readonly fabricLayout: string;
+
   /**
    * Opens a member: device, protection domain, XRC domain, inbox, the shared lane, the arena.
    * @returns a handle (a small integer > 0) that the caller owns until `close`.

@@ -20,7 +20,7 @@ test('ls: nobody is 3', async () => {
   });
   const json = place.millrace('ls', '--json', '--all');
   expect(await json.finish()).toMatchObject({ code: 3 });
-  expect(JSON.parse(json.out)).toMatchObject({ domains: [], otherLayouts: [] });
+  expect(JSON.parse(json.out)).toMatchObject({ domains: [], otherLayouts: [], otherFabrics: [] });
 });
 
 test('ls shows members, channels, subscribers, codec and drops, and takes no part', async () => {
@@ -97,16 +97,21 @@ test('the next member to join removes what a killed one left', async () => {
   expect(place.content).toEqual([]);
 });
 
-test('another layout beside ours is named', async () => {
+test('another layout beside ours is named, by ls and by doctor', async () => {
   const sub = place.millrace('sub', 'a');
   await place.until('it is there', (members) => members.length === 1);
-  // A stand-in for another version: the same files under another number, with a lock that is held.
+  // A stand-in for another version: the same files under another number, with locks that are held.
   const uid = process.getuid!();
-  fs.symlinkSync(join(place.folder, `millrace.1.${uid}`), join(place.folder, `millrace.7.${uid}`));
+  const kinds = ['millrace', 'millrace-soft'].map((kind) => join(place.folder, `${kind}.`));
+  for (const kind of kinds) fs.symlinkSync(`${kind}1.${uid}`, `${kind}7.${uid}`);
   const ls = place.millrace('ls');
   expect(await ls.finish()).toMatchObject({ code: 0 });
   expect(ls.err).toMatch(/1 members? in .*millrace\.7.*layout 7/);
-  fs.unlinkSync(join(place.folder, `millrace.7.${uid}`));
+  expect(ls.err).toMatch(/processes in .*millrace-soft\.7.*layout 7; here it is 1\.\d/);
+  const doctor = place.millrace('doctor');
+  expect(await doctor.finish()).toMatchObject({ code: 0 });
+  for (const kind of kinds) expect(doctor.out).toContain(`Processes in ${kind}7.${uid}`);
+  for (const kind of kinds) fs.unlinkSync(`${kind}7.${uid}`);
   sub.kill('SIGINT');
   await sub.finish();
 });

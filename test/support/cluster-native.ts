@@ -25,6 +25,7 @@ const failure = (code: string, what: string, detail: string) =>
 /** The parts of the addon that the cluster uses, in memory. `fail` makes the next call of that name throw. */
 export class ClusterNative implements Native {
   readonly abi = 1;
+  readonly fabricLayout = '1.0';
   readonly calls: Call[] = [];
   readonly fail = new Map<string, Error>();
   private handles = 0;

@@ -123,6 +123,7 @@ export class FakeFabric {
     const fabric = this;
     return {
       abi: NATIVE_ABI,
+      fabricLayout: '1.0',
       open(options) {
         if (fabric.openError !== null) {
           const error = fabric.openError;

@@ -52,6 +52,7 @@ const machine = (more: Partial<Facts> = {}, probe: Partial<NonNullable<Facts['pr
   },
   addonProblem: null,
   memory: { folder: '/dev/shm', bytes: 1 << 30, free: 1 << 30, inMemory: true, problem: null },
+  others: [],
   mayLock: false,
   ptraceScope: 1,
   mayTrace: false,
@@ -72,6 +73,12 @@ describe('millrace doctor says', () => {
       ['problem', 'addon'],
       ['remark', 'ptrace'],
     ]);
+  });
+
+  test('that another version is in use beside this one', () => {
+    const [found] = diagnose(machine({ others: [{ layout: 2, folder: '/dev/shm/millrace.2.0/test' }] }));
+    expect(found).toMatchObject({ level: 'remark', about: 'layout' });
+    expect(found!.text).toMatch(/millrace\.2\.0\/test .*layout 2/);
   });
 
   test('that the device of MILLRACE_DEVICE is not there, and what is', () => {

@@ -2,11 +2,11 @@ import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { otherFabrics, otherLayouts } from '../../src/cluster/layouts.js';
 import { lockName, rootFolder, stagedName } from '../../src/cluster/paths.js';
 import {
   isAlive,
   listDomains,
-  otherLayouts,
   Registration,
   readNote,
   removeFolders,
@@ -278,9 +278,21 @@ describe('what is in the way', () => {
     const other = join(base, `millrace.2.${process.geteuid?.()}`);
     fs.mkdirSync(join(other, 'd'), { recursive: true });
     expect(otherLayouts(native, base, 'd')).toEqual([]);
-    native.lockPresence(join(other, 'd', 'm-abc.lock'));
+    const held = native.lockPresence(join(other, 'd', 'm-abc.lock'));
     expect(otherLayouts(native, base, 'd')).toEqual([{ layout: 2, folder: join(other, 'd'), members: 1 }]);
     expect(otherLayouts(native, base, 'e')).toEqual([]);
+    native.unlockPresence(held);
+  });
+
+  test("another layout of the software device's fabric is found, if somebody lives in it", () => {
+    for (const layout of [1, 2]) {
+      const folder = join(base, `millrace-soft.${layout}.${process.geteuid?.()}`, 'f');
+      fs.mkdirSync(folder, { recursive: true });
+      expect(otherFabrics(native, base)).toEqual([]);
+      const held = native.lockPresence(join(folder, 'root'));
+      expect(otherFabrics(native, base)).toEqual(layout === 1 ? [] : [{ layout, folder }]);
+      native.unlockPresence(held);
+    }
   });
 
   test('whatever is in a presence file, a note comes out', () => {
