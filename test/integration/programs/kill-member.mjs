@@ -79,7 +79,10 @@ async function run() {
     await new Promise((resolve) => setImmediate(resolve));
   }
 }
-const runs = run();
+// Leaving ends a wait for room.
+const runs = run().catch((error) => {
+  if (running || error.code !== 'ERR_CHANNEL_CLOSED') throw error;
+});
 
 const commands = {
   /** Publishes no more, and waits until everybody who still is there has it all. */
