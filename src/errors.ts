@@ -25,7 +25,7 @@ export interface CodeEntry {
 const define = <T extends Record<string, CodeEntry>>(table: T): { readonly [K in keyof T]: CodeEntry } =>
   table;
 
-/** The code table. Sorted by area: arguments, life cycle, sending, receiving, codecs, cluster, native. */
+/** The code table. Sorted by area: arguments, life cycle, sending, receiving, codecs, cluster, steering, native. */
 export const CODES = define({
   // ---- arguments ---------------------------------------------------------------------------------------------------
   ERR_UNKNOWN_OPTION: {
@@ -387,6 +387,40 @@ export const CODES = define({
     cause:
       'More unread control messages than the stated limit wait for it; most likely it is stopped, or busy in a loop that never yields.',
     remedy: 'It was disconnected, and is connected again, as a newcomer, when it reads.',
+  },
+
+  // ---- steering ----------------------------------------------------------------------------------------------------
+  ERR_STEERING_RULE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A steering rule is not valid',
+    cause:
+      'A field of the rule has a value that it can not have, fields contradict each other, or two rules of the set do; the message names rule, field and, from a file, the line. All that is wrong is in details.problems.',
+    remedy:
+      'Follow the message; millrace steer validate FILE shows the same without a device. docs/steering.md has the fields.',
+  },
+  ERR_STEERING_FILE: {
+    scope: 'operation',
+    retryable: true,
+    title: 'A file for steering can not be read',
+    cause:
+      'A file of rules is not there, may not be read, or is no YAML or JSON; or a capture is no pcap or pcapng of an Ethernet interface. The message names file, place and cause.',
+    remedy: 'Correct the file. Where it is watched, the rules from before stay until then.',
+  },
+  ERR_STEERING_UNKNOWN: {
+    scope: 'operation',
+    retryable: false,
+    title: 'There is no steering rule of that name',
+    cause: 'remove() was called with a name that no rule of this member has.',
+    remedy: 'Use a name out of steering.rules.',
+  },
+  ERR_STEERING_REFUSED: {
+    scope: 'operation',
+    retryable: false,
+    title: 'The device refused a steering rule',
+    cause:
+      'ibv_create_flow failed with the errno that the message names: EPERM (the process lacks CAP_NET_RAW), ENOMEM (the flow table is full), ENXIO (steering is off), EINVAL or EOPNOTSUPP (a rule that this device can not match). No rule of that call is in force; those from before are.',
+    remedy: 'Follow the message, which says what to do for that errno.',
   },
 
   // ---- native ------------------------------------------------------------------------------------------------------
