@@ -5,7 +5,7 @@ import { type Rule, receiver } from './rule.js';
 export interface Verdict {
   /** The rules that take a copy, strongest first; of those with one receiver only the first. */
   readonly takers: readonly Rule[];
-  /** Sniffers, which always get a copy. */
+  /** Sniffers, which always get a copy, strongest first. */
   readonly sniffers: readonly Rule[];
   /** The rule that dropped it. */
   readonly droppedBy: Rule | undefined;
@@ -20,7 +20,7 @@ export interface Verdict {
  * @param matching in the order of age
  */
 export function decide(matching: readonly Rule[]): Verdict {
-  const sniffers = matching.filter(({ type }) => type === 'sniffer');
+  const sniffers = matching.filter(({ type }) => type === 'sniffer').sort((a, b) => a.priority - b.priority);
   const rank = ({ type }: Rule) => (type === 'normal' ? 0 : 1);
   // The sort is stable: of equal ones the older stays first.
   const left = matching

@@ -74,7 +74,7 @@ export function pcapng(
   const records = packets.map(({ frame, time = 0, interface: port = 0 }) => {
     const head = new DataView(new ArrayBuffer(simple ? 4 : 20));
     if (!simple) {
-      const ticks = BigInt(Math.round(time * (interfaces[port]?.nano ? 1e9 : 1e6)));
+      const ticks = BigInt(Math.round(time * 1e6)) * (interfaces[port]?.nano ? 1000n : 1n);
       head.setUint32(0, port, little);
       head.setUint32(4, Number(ticks >> 32n), little);
       head.setUint32(8, Number(ticks & 0xffffffffn), little);
