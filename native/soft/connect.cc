@@ -180,6 +180,7 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
   while (high < index + 1 && !cq->high.compare_exchange_weak(high, index + 1)) {
   }
   use->index = index;
+  step("ring to be announced");
   announce(*cq, index, use->wake_fd, true);
   step("ring announced");
   *out = use.get();

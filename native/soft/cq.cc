@@ -312,7 +312,23 @@ RingView* Cq::visit(uint32_t index) {
   if (shared->directory[index].load() != entry) return nullptr;
   step("ring visited");
   rings[index] = std::move(view);
+  find_lost_claims();  // a lost one costs nothing until others need the directory's room
   return rings[index].get();
+}
+
+void Cq::find_lost_claims() {
+  Root& root = context->process->root();
+  for (uint32_t i = 0; i < kRingsPerCq; ++i) {
+    const uint64_t entry = shared->directory[i].load(std::memory_order_acquire);
+    const uint64_t bit = uint64_t{1} << (i % 64);
+    if (entry == 0 || (i < rings.size() && rings[i] != nullptr)) continue;
+    if ((shared->ready[i / 64].load() & bit) != 0) continue;  // announced
+    if (!root.is_dead(directory_slot(entry), directory_incarnation(entry))) continue;
+    uint32_t high = shared->high.load();
+    while (high < i + 1 && !shared->high.compare_exchange_weak(high, i + 1)) {
+    }
+    shared->ready[i / 64].fetch_or(bit);
+  }
 }
 
 void Cq::forget(uint32_t index) {

@@ -128,6 +128,11 @@ struct Cq {
   /** Makes sure that the ring of this directory entry is mapped and its owner watched. Needs lock.
    */
   RingView* visit(uint32_t index);
+  /**
+   * Has the next poll look at entries whose claimers died between the claim and its announcement,
+   * so that nobody tells of them (I7). Needs lock.
+   */
+  void find_lost_claims();
   /** The ring is drained and closed or its owner dead: removes file, copy and, last, the directory
    * entry. Needs lock. */
   void forget(uint32_t index);

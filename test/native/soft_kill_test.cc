@@ -1,6 +1,7 @@
 // SIGKILL between any two steps of the protocol, and the SIGSTOP twin. The steps are the fault
 // points in native/soft (step.h): a victim is started again and again, and ends one step later each
 // time, until it gets through.
+#include "soft/cq.h"
 #include "soft_support.h"
 
 namespace millrace::test {
@@ -182,6 +183,53 @@ TEST(SoftKill, InitiatorStoppedAtEveryStep) {
 
 /** Receives what comes, slowly posting again, and ends when told; a signal comes at a chosen step.
  */
+/** Dies at the step of that name of its first send. */
+MILLRACE_CHILD(lost_claimer) {
+  Endpoint::Options options;
+  options.receive = false;
+  Endpoint end(options);
+  EXPECT_EQ(end.connect(static_cast<uint32_t>(std::stoul(parent.arguments[0]))), 0);
+  soft::signal_at_step(1, SIGKILL, parent.arguments[2].c_str());
+  const uint32_t value = 1;
+  end.send(static_cast<uint32_t>(std::stoul(parent.arguments[1])), &value, sizeof(value));
+  return 1;
+}
+
+TEST(SoftKill, AClaimThatWasNeverAnnouncedIsTakenBackWithTheNextOne) {
+  Fabric fabric;
+  {
+    Endpoint::Options options;
+    options.send = false;
+    Endpoint end(options);
+    const std::string target = std::to_string(end.target_qpn());
+    const std::string srqn = std::to_string(end.srqn());
+    const auto entries = [&] {
+      int used = 0;
+      for (const soft::Word& entry : soft::Cq::of(end.cq.get()).shared->directory)
+        used += entry.load() != 0;
+      return used;
+    };
+    for (const char* step : {"ring claimed", "ring to be announced"}) {
+      SCOPED_TRACE(step);
+      Child child("lost_claimer", {target, srqn, step});
+      EXPECT_EQ(child.wait(), 128 + SIGKILL);
+    }
+    EXPECT_EQ(entries(), 2);
+    Child child("victim_sender", {target, srqn, "0", "0"});
+    while (child.hear() == "sent") {
+    }
+    EXPECT_EQ(child.wait(), 0);
+    Received got;
+    EXPECT_TRUE(eventually([&] {
+      receive_all(end, &got);
+      return entries() == 0;
+    })) << entries();
+    EXPECT_EQ(got.next, kMessages);
+    EXPECT_TRUE(fabric.files("r").size() == 1) << "the root, and no rings";
+  }
+  EXPECT_FALSE(fabric.exists());
+}
+
 MILLRACE_CHILD(victim_receiver) {
   soft::signal_at_step(std::stoull(parent.arguments[0]), std::stoi(parent.arguments[1]));
   {
