@@ -115,7 +115,8 @@ export const CODES = define({
     retryable: false,
     title: 'The process was forked',
     cause: 'A member belongs to the process that joined; a child made by fork() has no claim on its device.',
-    remedy: 'Join in the child.',
+    remedy:
+      'Start a new program in the child (exec), as fork() and spawn() of node:child_process do, and join there. JavaScript itself does not go on in a raw fork(): V8 withholds its memory from the child.',
   },
 
   // ---- sending -----------------------------------------------------------------------------------------------------

@@ -279,7 +279,7 @@ base::Result<std::shared_ptr<PeerProcess>> Process::attach(uint32_t slot, uint32
     peers_.emplace(incarnation, peer);
     return peer;
   }
-  // First open, then test the lock: a FIFO that is opened after its writer's end never hangs up.
+  // First open, then test the lock: else it could die in between, and nobody would tell.
   base::Fd alive(openat(root_->folder(), alive_name(slot, incarnation).c_str(),
                         O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   if (!alive.valid() && errno != ENOENT) return os_error("watch a peer's presence");
@@ -291,8 +291,10 @@ base::Result<std::shared_ptr<PeerProcess>> Process::attach(uint32_t slot, uint32
     request_death_check();
     return peer;
   }
-  if (!alive.valid()) {
-    // It is ending, and its lock will soon be free.
+  char none;
+  if (!alive.valid() || read(alive.get(), &none, 1) == 0) {
+    // No name or no writer any more (then the FIFO that we opened never hangs up): it is ending,
+    // and its lock will soon be free.
     peer->suspect = true;
     peers_.emplace(incarnation, peer);
     if (suspects_.fetch_add(1, std::memory_order_relaxed) == 0) arm_suspect_timer(true);

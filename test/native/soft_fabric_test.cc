@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "soft/fabric.h"
@@ -22,9 +23,11 @@ verbs::ContextPtr join(base::Status* status = nullptr) {
 /** A folder on its own as MILLRACE_SHM_DIR, put back at the end. */
 class OwnBase {
  public:
-  OwnBase() : before_(shm_base()) {
-    path_ = base::format("%s/base-%d-%llx", before_.c_str(), static_cast<int>(getpid()),
-                         static_cast<unsigned long long>(base::now_ns()));
+  /** In MILLRACE_SHM_DIR, or in `above`. */
+  explicit OwnBase(const char* above = nullptr) : before_(shm_base()) {
+    path_ =
+        base::format("%s/base-%d-%llx", above != nullptr ? above : before_.c_str(),
+                     static_cast<int>(getpid()), static_cast<unsigned long long>(base::now_ns()));
     EXPECT_EQ(mkdir(path_.c_str(), 0755), 0);
     setenv("MILLRACE_SHM_DIR", path_.c_str(), 1);
   }
@@ -426,6 +429,77 @@ TEST(SoftFabric, AnotherUsersFolder) {
   unlink(base.parent().c_str());
 }
 
+constexpr uid_t kOtherUser = 12345;
+
+/** Sends a number to itself and says it, over and over, as another user. */
+MILLRACE_CHILD(other_user) {
+  // With a domain file of its own, since the test's is the other user's.
+  const std::string domain = shm_base() + "/other-user.domain";
+  EXPECT_EQ(setresgid(kOtherUser, kOtherUser, kOtherUser), 0);
+  EXPECT_EQ(setresuid(kOtherUser, kOtherUser, kOtherUser), 0);
+  base::Fd file(open(domain.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  EXPECT_TRUE(file.valid());
+  setenv("MILLRACE_TEST_DOMAIN", domain.c_str(), 1);
+  EXPECT_EQ(open(parent.arguments[0].c_str(), O_RDONLY), -1) << "nobody else's fabric";
+  EXPECT_EQ(errno, EACCES);
+  {
+    Endpoint end;
+    EXPECT_EQ(end.connect(end.target_qpn()), 0);
+    parent.say(base::format("%u %u", end.target_qpn(), end.srqn()));
+    while (parent.hear() == "send") {
+      const uint32_t value = 7;
+      ibv_wc wc = {};
+      EXPECT_EQ(end.send(end.srqn(), &value, sizeof(value)), 0);
+      EXPECT_TRUE(end.poll(&wc));
+      EXPECT_EQ(end.post(static_cast<uint32_t>(wc.wr_id)), 0);
+      uint32_t got = 0;
+      memcpy(&got, end.slot(static_cast<uint32_t>(wc.wr_id)), sizeof(got));
+      parent.say(std::to_string(got));
+    }
+  }
+  unlink(domain.c_str());
+  return 0;
+}
+
+TEST(SoftFabric, TwoUsersDoNotCollide) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
+  OwnBase base("/dev/shm");  // as for real; the tests' own folder may be closed to others
+  ASSERT_EQ(chmod(base.path().c_str(), 01777), 0);
+  {
+    // The same fabric and the same numbers, and nothing else in common.
+    Fabric fabric;
+    const std::string theirs =
+        base::format("%s/millrace-soft.%u.%u", base.path().c_str(), soft::kLayoutMajor, kOtherUser);
+    Endpoint end;
+    ASSERT_EQ(end.connect(end.target_qpn()), 0);
+    Child other("other_user", {fabric.folder()});
+    EXPECT_EQ(other.hear(), base::format("%u %u", end.target_qpn(), end.srqn()));
+    for (uint32_t i = 0; i < 100; ++i) {
+      other.say("send");
+      ibv_wc wc = {};
+      ASSERT_EQ(end.send(end.srqn(), &i, sizeof(i)), 0);
+      ASSERT_TRUE(end.poll(&wc));
+      uint32_t got = 0;
+      memcpy(&got, end.slot(static_cast<uint32_t>(wc.wr_id)), sizeof(got));
+      ASSERT_EQ(got, i);
+      ASSERT_EQ(end.post(static_cast<uint32_t>(wc.wr_id)), 0);
+      ASSERT_EQ(other.hear(), "7");
+    }
+    // Cleaning is of one's own; not even root takes the other's away.
+    other.signal(SIGKILL);
+    other.wait();
+    ASSERT_TRUE(soft::clean_fabric().ok());
+    EXPECT_EQ(access(theirs.c_str(), F_OK), 0);
+    Child next("other_user", {fabric.folder()});
+    EXPECT_NE(next.hear(), "");
+    next.say("leave");
+    EXPECT_EQ(next.wait(), 0);
+    EXPECT_NE(access(theirs.c_str(), F_OK), 0) << "the last of that user has removed it";
+  }
+  for (const std::string& name : names_in(base.path(), "other-user"))
+    unlink((base.path() + "/" + name).c_str());  // the killed one's memory
+}
+
 TEST(SoftFabric, NamesAndFolders) {
   base::Status status;
   for (const char* name :
@@ -544,6 +618,49 @@ TEST(SoftFabric, AForkedChildIsToldSo) {
     ibv_wc wc = {};
     ASSERT_TRUE(end.poll(&wc));
     EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  }
+  EXPECT_FALSE(fabric.exists());
+}
+
+TEST(SoftFabric, RegisteredMemoryIsTheParentsAfterAFork) {
+  // What ibv_fork_init() promises on hardware, and what needs no promise here.
+  Fabric fabric;
+  {
+    Endpoint::Options options;
+    options.foreign = true;  // ordinary memory, which a fork shares until somebody writes to it
+    Endpoint end(options);
+    ASSERT_EQ(end.connect(end.target_qpn()), 0);
+    int ready[2], done[2];
+    ASSERT_EQ(pipe(ready), 0);
+    ASSERT_EQ(pipe(done), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      memset(end.slots, 0xEE, end.private_memory.size());
+      memset(end.buffer, 0xEE, end.send_memory.size());
+      char byte = 0;
+      (void)!write(ready[1], &byte, 1);
+      (void)!read(done[0], &byte, 1);
+      const bool own = std::all_of(end.private_memory.begin(), end.private_memory.end(),
+                                   [](std::byte b) { return b == std::byte{0xEE}; });
+      _exit(own ? 0 : 1);
+    }
+    char byte = 0;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    for (uint32_t i = 0; i < 100; ++i) {
+      ibv_wc wc = {};
+      ASSERT_EQ(end.send(end.srqn(), &i, sizeof(i)), 0);
+      ASSERT_TRUE(end.poll(&wc));
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      uint32_t got = 0;
+      memcpy(&got, end.slot(static_cast<uint32_t>(wc.wr_id)), sizeof(got));
+      ASSERT_EQ(got, i);
+      ASSERT_EQ(end.post(static_cast<uint32_t>(wc.wr_id)), 0);
+    }
+    ASSERT_EQ(write(done[1], &byte, 1), 1);
+    int status = -1;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(status, 0) << "and the child's copy is the child's";
+    for (int fd : {ready[0], ready[1], done[0], done[1]}) close(fd);
   }
   EXPECT_FALSE(fabric.exists());
 }

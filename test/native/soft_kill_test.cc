@@ -225,7 +225,44 @@ TEST(SoftKill, AClaimThatWasNeverAnnouncedIsTakenBackWithTheNextOne) {
       return entries() == 0;
     })) << entries();
     EXPECT_EQ(got.next, kMessages);
-    EXPECT_TRUE(fabric.files("r").size() == 1) << "the root, and no rings";
+    EXPECT_EQ(fabric.files("r").size(), 1u) << "the root, and no rings";
+  }
+  EXPECT_FALSE(fabric.exists());
+}
+
+/** Sends once and exits with everything open, stopped on its way out. */
+MILLRACE_CHILD(stopped_leaver) {
+  Endpoint::Options options;
+  options.receive = false;
+  auto* end = new Endpoint(options);
+  EXPECT_EQ(end->connect(static_cast<uint32_t>(std::stoul(parent.arguments[0]))), 0);
+  const uint32_t value = 1;
+  ibv_wc wc = {};
+  EXPECT_EQ(
+      end->send(static_cast<uint32_t>(std::stoul(parent.arguments[1])), &value, sizeof(value)), 0);
+  EXPECT_TRUE(end->poll_sent(&wc));
+  soft::signal_at_step(1, SIGSTOP, "reaping");
+  return 0;
+}
+
+TEST(SoftKill, WhoIsFirstHeardOfWhileItLeavesIsNoticedWhenItEnds) {
+  Fabric fabric;
+  {
+    Endpoint::Options options;
+    options.send = false;
+    Endpoint end(options);
+    Child child("stopped_leaver", {std::to_string(end.target_qpn()), std::to_string(end.srqn())});
+    ASSERT_TRUE(child.wait_stopped());
+    ibv_wc wc = {};
+    ASSERT_TRUE(end.poll(&wc));  // the first that this process learns of it: its FIFO has no writer
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(fabric.files("r").size(), 2u) << "the root, and a ring that may still be written";
+    child.signal(SIGCONT);
+    EXPECT_EQ(child.wait(), 0);
+    EXPECT_TRUE(eventually([&] {
+      EXPECT_EQ(ibv_poll_cq(end.cq.get(), 1, &wc), 0);
+      return fabric.files("r").size() == 1;
+    }));
   }
   EXPECT_FALSE(fabric.exists());
 }
