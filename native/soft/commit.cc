@@ -16,7 +16,8 @@ bool has_room(Qp& qp, RingUse& use, uint64_t* seen) {
 }
 
 Entry& write_entry(Qp& qp, RingUse& use, const Peer& peer, const ibv_send_wr& wr,
-                   const Operation& op, uint32_t index, uint32_t total, ibv_wc_status status) {
+                   const Operation& op, uint32_t index, uint32_t total,
+                   const ScatterResult& copied) {
   // In its place at once: a copy on the stack, written in small parts and read in large ones, costs
   // as much as the rest of this.
   Entry& entry = use.ring->entries[use.tail & (use.capacity - 1)];
@@ -25,10 +26,11 @@ Entry& write_entry(Qp& qp, RingUse& use, const Peer& peer, const ibv_send_wr& wr
   entry.byte_len = total;
   entry.imm = op.immediate || op.invalidate ? wr.imm_data : 0;
   entry.opcode = static_cast<uint8_t>(op.received - IBV_WC_RECV);
-  entry.flags =
-      static_cast<uint8_t>(op.immediate ? IBV_WC_WITH_IMM : (op.invalidate ? IBV_WC_WITH_INV : 0));
-  entry.status = static_cast<uint8_t>(status);
-  entry.solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0 || status != IBV_WC_SUCCESS;
+  entry.flags = static_cast<uint8_t>(
+      (op.immediate ? IBV_WC_WITH_IMM : (op.invalidate ? IBV_WC_WITH_INV : 0)) |
+      (copied.carried ? kEntryCarried : 0));
+  entry.status = static_cast<uint8_t>(copied.remote);
+  entry.solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0 || copied.remote != IBV_WC_SUCCESS;
   entry.src_qp = qp.number;
   entry.qp_num = qp.target_number;
   entry.queue = peer.id;

@@ -107,14 +107,17 @@ ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process, Cq
   while (capacity < max_wr && capacity < most) capacity *= 2;
   const uint64_t entry = directory_word(self.slot(), self.incarnation(), qp.number);
   const std::string name = ring_name(process->owner(), serial, entry);
-  const size_t bytes = align_up(ring_bytes(capacity), 4096);
-  base::Result<base::Fd> fd = base::create_reserved(root.folder(), name, bytes);
+  base::Result<base::Fd> fd = base::create_reserved(root.folder(), name, carry_offset(capacity));
   if (!fd.ok()) {
     *error = fail(fd.status());
     return IBV_WC_LOC_QP_OP_ERR;
   }
   step("ring made");
-  base::Result<std::shared_ptr<base::Mapping>> map = self.map_ring(fd.value().get(), bytes);
+  const size_t bytes = ring_bytes(capacity);
+  base::Result<std::shared_ptr<base::Mapping>> map =
+      ftruncate(fd.value().get(), static_cast<off_t>(bytes)) == 0
+          ? self.map_ring(fd.value().get(), bytes)
+          : base::Status::error(errno, "extend a completion ring", strerror(errno));
   if (!map.ok()) {
     unlinkat(root.folder(), name.c_str(), 0);
     *error = fail(map.status());

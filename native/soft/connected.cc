@@ -139,7 +139,7 @@ Outcome run_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation
     }
   }
   step("copied");
-  write_entry(qp, *peer->ring, *peer, wr, op, index, total, copied.remote);
+  write_entry(qp, *peer->ring, *peer, wr, op, index, total, copied);
   commit(qp, *peer->ring,
          (wr.send_flags & IBV_SEND_SOLICITED) != 0 || copied.remote != IBV_WC_SUCCESS);
   Outcome out = sent(total);

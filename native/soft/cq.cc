@@ -59,6 +59,8 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc, Extras* extras = nullptr
   int got = 0;
   Process& process = *cq.context->process;
   ReceiveQueue* queue = nullptr;
+  const std::byte* const slots =
+      reinterpret_cast<const std::byte*>(view->ring) + carry_offset(view->capacity);
   const uint64_t before = view->head;
   while (view->head != tail && got < room) {
     const Entry entry =
@@ -71,8 +73,12 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc, Extras* extras = nullptr
       continue;  // of a queue that has been destroyed meanwhile
     }
     ibv_wc& out = wc[got];
+    const bool carried = (entry.flags & kEntryCarried) != 0;
+    Elements elements;
     if (entry.position != position || entry.status > IBV_WC_TM_RNDV_INCOMPLETE ||
-        !queue->consume(entry.wqe, owner, directory_qpn(view->entry), &out.wr_id)) {
+        (carried && entry.byte_len > kCarryBytes) ||
+        !queue->consume(entry.wqe, owner, directory_qpn(view->entry), &out.wr_id,
+                        carried ? &elements : nullptr)) {
       cq.bad_entries.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
@@ -80,6 +86,14 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc, Extras* extras = nullptr
     // A basic SRQ has no CQ of its own; its WQE is back, but nobody waits for this completion.
     if (queue->cq == nullptr && !receives_here(process, out.qp_num, cq)) continue;
     out.status = static_cast<ibv_wc_status>(entry.status);
+    if (carried) {
+      // Before the head says that the slot is free, and under the CQ's lock: once (R35).
+      step("placing");
+      if (!queue->place(elements, slots + position % kCarrySlots * kCarryBytes, entry.byte_len)) {
+        out.status = IBV_WC_LOC_PROT_ERR;
+        fail_receiver(process, out.qp_num);
+      }
+    }
     out.opcode = static_cast<ibv_wc_opcode>(IBV_WC_RECV + (entry.opcode & 1));
     out.vendor_err = 0;
     out.byte_len = entry.byte_len;

@@ -68,7 +68,7 @@ Outcome deliver(Qp& qp, const Datagram& datagram, uint32_t qpn, uint32_t device)
   const ScatterResult copied = scatter(qp, *peer, index, segments, count, moved, skip);
   step("copied");
   Entry& entry = write_entry(qp, *peer->ring, *peer, *datagram.wr, datagram.op, index,
-                             datagram.total + datagram.room, copied.remote);
+                             datagram.total + datagram.room, copied);
   entry.flags = static_cast<uint8_t>(entry.flags | datagram.flags);
   if ((datagram.flags & kEntryTagged) != 0) entry.imm = datagram.tag;
   entry.slid = datagram.slid;

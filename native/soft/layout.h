@@ -402,6 +402,13 @@ static_assert(offsetof(ProcessShared, mrs) == 64);
 /** In Entry::flags: `imm` holds the tag of the flow rule that matched. */
 inline constexpr uint8_t kEntryTagged = 0x80;
 
+/** In Entry::flags: the message is in the ring's slot of this position, and whoever polls the entry
+ * places it (R35). */
+inline constexpr uint8_t kEntryCarried = 0x40;
+/** Slots for messages of a ring, and how long such a message may be. */
+inline constexpr uint32_t kCarrySlots = 64;
+inline constexpr uint32_t kCarryBytes = 1024;
+
 /** One receive completion on its way from an initiator. */
 struct Entry {
   uint16_t wqe;  ///< index in the receive queue
@@ -425,7 +432,8 @@ static_assert(sizeof(Entry) == 32);
  * Completions of one initiating QP for one CQ: a file of its own, made by the initiator before it
  * claims a directory entry, named after numbers that both sides know (ring_name), and removed by
  * the receiver. So what was committed can be read however the initiator ends. The initiator writes
- * entries and tail, the receiver head. Head and tail only grow and are never set to zero (R3).
+ * slots, entries and tail, the receiver head. Head and tail only grow and are never set to zero
+ * (R3).
  */
 struct Ring {
   uint64_t magic;
@@ -447,8 +455,13 @@ struct Ring {
 };
 static_assert(offsetof(Ring, tail) == 64 && offsetof(Ring, head) == 128);
 static_assert(offsetof(Ring, park) == 192 && offsetof(Ring, entries) == 256);
+/** Where the slots for messages begin, from the start of the ring's file. Up to here its memory is
+ * reserved when it is made; that of the slots not before the first message that needs one. */
+constexpr size_t carry_offset(uint32_t capacity) {
+  return (offsetof(Ring, entries) + capacity * sizeof(Entry) + 4095) / 4096 * 4096;
+}
 constexpr size_t ring_bytes(uint32_t capacity) {
-  return offsetof(Ring, entries) + capacity * sizeof(Entry);
+  return carry_offset(capacity) + size_t{kCarrySlots} * kCarryBytes;
 }
 
 /**

@@ -69,6 +69,16 @@ class Mover {
     return true;
   }
 
+  /** All segments into a slot of a ring, behind `front` bytes that nobody has sent. */
+  void copy_out(std::byte* slot, uint32_t front) {
+    memset(slot, 0, front);
+    slot += front;
+    for (int i = 0; i < left_; ++i) {
+      memcpy(slot, segments_[i].data, segments_[i].bytes);
+      slot += segments_[i].bytes;
+    }
+  }
+
   /** Memory that is not a mapped file: the kernel copies, by pid. */
   MILLRACE_COLD bool foreign(uint64_t address, uint32_t bytes, bool read) {
     Root& root = qp_.process->root();
@@ -135,7 +145,9 @@ ScatterResult scatter(Qp& qp, Peer& peer, uint32_t index, Segment* segments, int
   if (uint64_t{total} + skip > room)
     return {IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR};  // VERBS 2.13
   Mover mover(qp, peer, segments, count);
+  const uint32_t front = skip;
   uint32_t left = total;
+  std::byte* slot = nullptr;
   for (uint32_t i = 0; i < num_sge && left > 0; ++i) {
     uint64_t at = sge[i].address;
     uint32_t length = sge[i].length;
@@ -152,11 +164,19 @@ ScatterResult scatter(Qp& qp, Peer& peer, uint32_t index, Segment* segments, int
         !in_region(to->iova, to->length, sge[i].address, sge[i].length)) {
       return {IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR};
     }
-    if (!mover.move(*to, at, n, false)) return {IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR};
+    // All of the message or nothing; the other elements are only checked then.
+    if (to->base == nullptr && left == total) slot = carry_slot(qp, *peer.ring, front + total);
+    if (slot == nullptr && !mover.move(*to, at, n, false))
+      return {IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR};
     step("half copied");
     left -= n;
   }
-  return {};
+  if (slot == nullptr) return {};
+  mover.copy_out(slot, front);
+  step("carried");
+  ScatterResult carried;
+  carried.carried = true;
+  return carried;
 }
 
 bool move_foreign(Qp& qp, Peer& peer, Segment* segments, int count, uint64_t address,

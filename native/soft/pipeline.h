@@ -187,11 +187,14 @@ uint32_t take(Qp& qp, Peer& peer, uint64_t* seen);
 struct ScatterResult {
   ibv_wc_status local = IBV_WC_SUCCESS;   ///< what the initiator is told
   ibv_wc_status remote = IBV_WC_SUCCESS;  ///< what the receiver's completion says
+  bool carried = false;                   ///< not copied: in the ring, for the receiver to place
 };
 
 /** A region of the peer by key, from the private cache if its record has not changed. */
 const Translation* translation(Qp& qp, Peer& peer, uint32_t key);
-/** Copies `total` bytes into the buffers of a taken WQE, `skip` bytes from their start. */
+/** Copies `total` bytes into the buffers of a taken WQE, `skip` bytes from their start. A small
+ * message for memory that no file backs goes into the ring (R35): the system call that copies into
+ * another process takes longer than both copies. */
 ScatterResult scatter(Qp& qp, Peer& peer, uint32_t index, Segment* segments, int count,
                       uint32_t total, uint32_t skip = 0);
 /** WRITE or READ: REM_ACCESS_ERR unless the target QP and the region grant it. */
@@ -204,6 +207,12 @@ ibv_wc_status check_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const O
 /** Between local elements and foreign memory of the peer (process_vm_*), or this process's own. */
 bool move_foreign(Qp& qp, Peer& peer, Segment* segments, int count, uint64_t address,
                   uint32_t bytes, bool read);
+
+// carry.cc ---------------------------------------------------------------------------------------
+
+/** Where a message of so many bytes lies in the ring beside its entry; null: it is too long, as
+ * many wait to be placed as there are slots, or there is no memory for them. */
+std::byte* carry_slot(Qp& qp, RingUse& use, uint32_t bytes);
 
 // atomic.cc --------------------------------------------------------------------------------------
 
@@ -221,7 +230,8 @@ bool has_room(Qp& qp, RingUse& use, uint64_t* seen);
  * says of a WR of ours. The caller may change it; only `position` is the ring's.
  */
 Entry& write_entry(Qp& qp, RingUse& use, const Peer& peer, const ibv_send_wr& wr,
-                   const Operation& op, uint32_t index, uint32_t total, ibv_wc_status status);
+                   const Operation& op, uint32_t index, uint32_t total,
+                   const ScatterResult& copied);
 /** Publishes the tail behind the entry that was written (R1). */
 void commit(Qp& qp, RingUse& use, bool solicited);
 /** After a list of WRs: one announcement for each ring that was committed into. */

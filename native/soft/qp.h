@@ -30,7 +30,9 @@ struct RingUse {
   uint64_t tail = 0;
   uint64_t head_seen = 0;
   uint32_t capacity = 0;
-  uint32_t index = 0;  ///< in the directory
+  std::byte* slots = nullptr;    ///< for messages (R35); null: not reserved yet
+  bool carries_nothing = false;  ///< there was no memory for slots
+  uint32_t index = 0;            ///< in the directory
   CqShared* cq = nullptr;
   uint64_t cq_serial = 0;
   std::shared_ptr<base::Fd> wake;  ///< keeps wake_fd open
@@ -174,6 +176,15 @@ void fail_sends(Qp& qp);
 /** Looks at the QPs of this process that others have found at fault, and moves them to ERR (R31).
  * No lock may be held. */
 void attend(Process& process);
+/**
+ * The health word says `fault` from now on, by CAS from `healthy`, and the owner's table of faults
+ * knows of it (R31). False: the word was another one. The owner still has to be woken.
+ */
+bool set_fault(QpRecord& record, ProcessShared& owner, uint32_t index, uint64_t healthy,
+               Fault fault);
+/** A receive of this QP of ours failed in our own poll, and its completion says so: into ERR with
+ * the next call into the device. XRC targets stay as they are. Needs the lock of its CQ. */
+void fail_receiver(Process& process, uint32_t qpn);
 /** A flushed receive's completion. The lock of the queue's CQ may not be held. */
 void push_flushed(ReceiveQueue& queue, uint64_t wr_id);
 /** The state in our record, by CAS: the health word alone may be changed by others. */

@@ -49,6 +49,30 @@ void enter_error(Qp& qp) {
   }
 }
 
+bool set_fault(QpRecord& record, ProcessShared& owner, uint32_t index, uint64_t healthy,
+               Fault fault) {
+  // From the word of this connection: its owner's RESET, or another QP in the record, is not hit.
+  if (!record.health.compare_exchange_strong(healthy, health_word(health_epoch(healthy), fault)))
+    return false;
+  step("responder failed");
+  if (index < kQps) {
+    owner.faults[index / 64].fetch_or(uint64_t{1} << (index % 64));
+    step("fault bit");
+    owner.attention.fetch_add(1);
+  }
+  step("owner told");
+  return true;
+}
+
+void fail_receiver(Process& process, uint32_t qpn) {
+  const Qp* qp = process.qp_table[qpn % kQps].load(std::memory_order_acquire);
+  if (qp == nullptr || qp->number != qpn || !qp->receives()) return;
+  const uint64_t health = qp->record->health.load(std::memory_order_acquire);
+  if (health_fault(health) != Fault::kHealthy) return;
+  set_fault(*qp->record, process.shared(), qpn % process.root().qps(), health, Fault::kReported);
+  qp->context->wake.wake();
+}
+
 void fail_sends(Qp& qp) {
   const bool connected = qp.type() != IBV_QPT_UD && qp.type() != IBV_QPT_UC;
   if (connected || (qp.state != IBV_QPS_RTS && qp.state != IBV_QPS_SQD)) {

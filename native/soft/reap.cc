@@ -73,7 +73,7 @@ void remove_file(int folder, const std::string& name, uint64_t* bytes) {
   const bool known =
       bytes != nullptr && fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
   if (unlinkat(folder, name.c_str(), 0) == 0 && known)
-    *bytes += static_cast<uint64_t>(info.st_size);
+    *bytes += static_cast<uint64_t>(info.st_blocks) * 512;  // a ring has holes
 }
 
 void reap_srqs(Root& root, uint32_t incarnation) {

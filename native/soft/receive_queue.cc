@@ -1,6 +1,7 @@
 #include "soft/receive_queue.h"
 
 #include <errno.h>
+#include <string.h>
 #include <time.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "soft/cq.h"
 #include "soft/death.h"
 #include "soft/device.h"
+#include "soft/mr.h"
 #include "soft/process.h"
 #include "soft/srq.h"
 #include "soft/step.h"
@@ -117,11 +119,18 @@ void ReceiveQueue::expect(uint32_t qpn) {
   peer_qpn = qpn;
 }
 
-bool ReceiveQueue::consume(uint32_t index, uint64_t taker, uint32_t from_qpn, uint64_t* wr_id) {
+bool ReceiveQueue::consume(uint32_t index, uint64_t taker, uint32_t from_qpn, uint64_t* wr_id,
+                           Elements* elements) {
   std::lock_guard guard(lock);
   if (peer_qpn != 0 && peer_qpn != from_qpn) return false;
   if (index >= max_wr || !slots[index].outstanding) return false;
   if (words[index].load(std::memory_order_relaxed) != wqe_taken(taker)) return false;
+  if (elements != nullptr) {
+    // Before the index is free: the next posting writes there.
+    const Wqe& wqe = *reinterpret_cast<const Wqe*>(wqes + stride * index);
+    elements->count = std::min(wqe.num_sge, max_sge);
+    std::copy_n(wqe.sge, elements->count, elements->sge);
+  }
   slots[index].outstanding = false;
   *wr_id = slots[index].wr_id;
   uint32_t at = free_head + free_count;
@@ -133,6 +142,21 @@ bool ReceiveQueue::consume(uint32_t index, uint64_t taker, uint32_t from_qpn, ui
     raise_srq_event(&srq->srq, IBV_EVENT_SRQ_LIMIT_REACHED);
   }
   return true;
+}
+
+bool ReceiveQueue::place(const Elements& elements, const std::byte* from, uint32_t bytes) const {
+  for (uint32_t i = 0; i < elements.count && bytes > 0; ++i) {
+    const Sge& one = elements.sge[i];
+    if (one.length == 0) continue;
+    std::byte* to = local_address(*process, shared->pd, {one.address, one.length, one.lkey},
+                                  IBV_ACCESS_LOCAL_WRITE);
+    if (to == nullptr) return false;
+    const uint32_t n = std::min(bytes, one.length);
+    memcpy(to, from, n);
+    from += n;
+    bytes -= n;
+  }
+  return bytes == 0;
 }
 
 void ReceiveQueue::wake_parked() {

@@ -20,6 +20,12 @@ struct Context;
 struct Cq;
 struct Srq;
 
+/** The scatter list of a WQE, as its owner posted it. */
+struct Elements {
+  uint32_t count = 0;
+  Sge sge[kMaxRecvSge];
+};
+
 /**
  * A receive queue: an SRQ's, or the one that a QP has for itself. Here is what its owner knows and
  * nobody else needs to; what initiators see is `shared`. Both ends follow R1 to R4, R10, R24, R25.
@@ -72,12 +78,16 @@ struct ReceiveQueue {
   /** Posts a list. 0, ENOMEM (full) or EINVAL, with `bad`. Any thread. */
   int post(ibv_recv_wr* wr, ibv_recv_wr** bad);
   /**
-   * Consumes the completion of a WQE: its state word must say that `taker` has it. Gives the WR id
-   * and the index back to the free list; the word stays TAKEN until it is posted again (R1). False:
-   * a lie (I9), or of the last connection from somebody who was stopped while we went through
-   * RESET.
+   * Consumes the completion of a WQE: its state word must say that `taker` has it. Gives the WR id,
+   * for a message that is still to be placed its scatter list, and the index back to the free list;
+   * the word stays TAKEN until it is posted again (R1, R35). False: a lie (I9), or of the last
+   * connection from somebody who was stopped while we went through RESET.
    */
-  bool consume(uint32_t index, uint64_t taker, uint32_t from_qpn, uint64_t* wr_id);
+  bool consume(uint32_t index, uint64_t taker, uint32_t from_qpn, uint64_t* wr_id,
+               Elements* elements = nullptr);
+  /** Copies a message from a ring into memory of this process, keys and bounds checked. False: the
+   * region has gone since its sender looked (R35). */
+  bool place(const Elements& elements, const std::byte* from, uint32_t bytes) const;
   /** A connection: entries of other QPs than this one don't count. Takes the lock. */
   void expect(uint32_t qpn);
   /** POSTED was stored: fence, then wake every parked QP (R10). Any thread. */

@@ -74,20 +74,11 @@ bool connected_target_ready(Qp& qp) {
 
 void fail_responder(Qp& qp, Peer& peer, Fault fault) {
   QpRecord& record = *qp.target;
-  uint64_t healthy = qp.target_health;
   step("fault found");
-  // From the word of this connection: its owner's RESET, or another QP in the record, is not hit.
-  if (!record.health.compare_exchange_strong(healthy, health_word(health_epoch(healthy), fault))) {
+  if (!set_fault(record, *peer.shared, qp.target_number % qp.process->root().qps(),
+                 qp.target_health, fault)) {
     return;  // somebody else did, or it has gone through RESET
   }
-  step("responder failed");
-  const uint32_t index = qp.target_number % qp.process->root().qps();
-  if (index < kQps) {
-    peer.shared->faults[index / 64].fetch_or(uint64_t{1} << (index % 64));
-    step("fault bit");
-    peer.shared->attention.fetch_add(1);
-  }
-  step("owner told");
   std::lock_guard registry(qp.process->registry());
   peer.process->wake_now(record.wake.load(std::memory_order_relaxed));
 }

@@ -89,10 +89,19 @@ bool wqes_are_there(Endpoint& end, uint32_t count, Received* got) {
   });
 }
 
-TEST(SoftKill, InitiatorAtEveryStep) {
+/** Where the receiver's slots are: in a mapped file, or in memory of its own. To the latter
+ * messages travel in the ring (R35). */
+class SoftKillMemory : public ::testing::TestWithParam<const char*> {
+ protected:
+  bool foreign() const { return GetParam() == std::string("foreign"); }
+};
+INSTANTIATE_TEST_SUITE_P(Memory, SoftKillMemory, ::testing::Values("mapped", "foreign"));
+
+TEST_P(SoftKillMemory, InitiatorAtEveryStep) {
   Fabric fabric;
   {
     Endpoint::Options options;
+    options.foreign = foreign();
     options.slots = 4;
     Endpoint end(options);
     ASSERT_EQ(end.connect(end.target_qpn()), 0);
@@ -144,10 +153,11 @@ TEST(SoftKill, InitiatorAtEveryStep) {
   EXPECT_FALSE(fabric.exists());
 }
 
-TEST(SoftKill, InitiatorStoppedAtEveryStep) {
+TEST_P(SoftKillMemory, InitiatorStoppedAtEveryStep) {
   Fabric fabric;
   {
     Endpoint::Options options;
+    options.foreign = foreign();
     options.slots = 4;
     Endpoint end(options);
     ASSERT_EQ(end.connect(end.target_qpn()), 0);
@@ -273,11 +283,15 @@ MILLRACE_CHILD(victim_receiver) {
     Endpoint::Options options;
     options.slots = 2;
     options.send = false;
+    options.foreign = parent.arguments[2] == "foreign";
     Endpoint end(options);
     parent.say(std::to_string(end.target_qpn()) + " " + std::to_string(end.srqn()));
     for (uint64_t i = 0; i < kMessages; ++i) {
       ibv_wc wc = {};
       EXPECT_TRUE(end.poll(&wc));
+      uint64_t value = ~i;
+      memcpy(&value, end.slot(static_cast<uint32_t>(wc.wr_id)), sizeof(value));
+      EXPECT_EQ(value, i);
       EXPECT_EQ(end.post(static_cast<uint32_t>(wc.wr_id)), 0);
       if (::testing::Test::HasFailure()) return 1;
     }
@@ -286,7 +300,7 @@ MILLRACE_CHILD(victim_receiver) {
   return 0;
 }
 
-TEST(SoftKill, ReceiverAtEveryStep) {
+TEST_P(SoftKillMemory, ReceiverAtEveryStep) {
   Fabric fabric;
   {
     Endpoint end;
@@ -294,7 +308,7 @@ TEST(SoftKill, ReceiverAtEveryStep) {
     uint64_t step = 1;
     for (; !through && step < 5000; ++step) {
       SCOPED_TRACE(step);
-      Child child("victim_receiver", {std::to_string(step), std::to_string(SIGKILL)});
+      Child child("victim_receiver", {std::to_string(step), std::to_string(SIGKILL), GetParam()});
       const std::string numbers = child.hear();
       unsigned target = 0, srqn = 0;
       if (sscanf(numbers.c_str(), "%u %u", &target, &srqn) == 2) {
@@ -331,7 +345,7 @@ TEST(SoftKill, ReceiverAtEveryStep) {
 /** Fills the receiver's SRQ, then waits for a WQE, asleep. */
 TEST(SoftKill, WaitersForADeadReceiverAreWoken) {
   Fabric fabric;
-  Child child("victim_receiver", {"0", "0"});
+  Child child("victim_receiver", {"0", "0", "mapped"});
   const std::string numbers = child.hear();
   unsigned target = 0, srqn = 0;
   ASSERT_EQ(sscanf(numbers.c_str(), "%u %u", &target, &srqn), 2);
