@@ -1,7 +1,6 @@
 import { isMap, isNode, isSeq, LineCounter, parseDocument } from 'yaml';
 import { MillraceError } from '../errors.js';
 import { describe } from '../suggest.js';
-import type { Problem } from './problem.js';
 import type { Position } from './rule.js';
 import { type RuleSet, readRules } from './set.js';
 
@@ -11,8 +10,14 @@ const MAX_ALIASES = 100;
 /**
  * Reads a set of rules from YAML or JSON (which is YAML): a list of rules, or an object with `rules`. Every problem has the
  * line that it is in. Pure; never throws.
+ * @param file its name, for the problems
  */
-export function readRuleText(text: string): RuleSet {
+export function readRuleText(text: string, file: string): RuleSet {
+  const { rules, problems } = read(text);
+  return { rules, problems: problems.map((problem) => ({ file, ...problem })) };
+}
+
+function read(text: string): RuleSet {
   const lines = new LineCounter();
   const document = parseDocument(text, { lineCounter: lines, prettyErrors: false });
   const place = (offset: number): Position => {
@@ -79,7 +84,3 @@ export function fileError(file: string, cause: unknown): MillraceError {
     ...(code === undefined ? {} : { errnoName: code }),
   });
 }
-
-/** ERR_STEERING_RULE for the rules of a file. */
-export const inFile = (file: string, problems: readonly Problem[]): Problem[] =>
-  problems.map((problem) => ({ ...problem, message: `${file}: ${problem.message}` }));

@@ -24,14 +24,17 @@ export interface Problem {
   /** What is wrong, with both rules and their lines. */
   readonly message: string;
   readonly remedy: string;
+  /** Where it is, for rules from a file. */
+  readonly file?: string;
   readonly line?: number;
   readonly column?: number;
   readonly otherLine?: number;
 }
 
 /** A problem as one line. */
-export function problemText({ severity, line, column, message, errno, remedy }: Problem): string {
-  const where = line === undefined ? '' : `line ${line}:${column}: `;
+export function problemText({ severity, file, line, column, message, errno, remedy }: Problem): string {
+  const place = [file, line, column].filter((part) => part !== undefined).join(':');
+  const where = place === '' ? '' : `${file === undefined ? 'line ' : ''}${place}: `;
   return `${where}${severity === 'warning' ? 'warning: ' : ''}${message}${severity === 'error' ? ` (${errno})` : ''}. ${remedy}`;
 }
 

@@ -14,10 +14,16 @@ function without<T extends object>(value: T): { [K in keyof T]?: Exclude<T[K], u
 
 const FOUR = ['239.1.1.7', '239.1.1.8', '10.0.0.1', '10.0.0.2'];
 const SIX = ['ff02::1', 'ff02::2', 'fd00::1', 'fd00::2'];
-const four = of(...FOUR, '239.1.0.0/16', '10.0.0.0/31', '0.0.0.0/0', {
-  value: '239.0.0.7',
-  mask: '255.0.0.255',
-});
+const four = of<string | { value: string; mask: string }>(
+  ...FOUR,
+  '239.1.0.0/16',
+  '10.0.0.0/31',
+  '0.0.0.0/0',
+  {
+    value: '239.0.0.7',
+    mask: '255.0.0.255',
+  },
+);
 const six = of(...SIX, 'ff00::/8', 'fd00::/127', '::/0');
 const number = (...values: number[]) =>
   fc.oneof(

@@ -234,7 +234,7 @@ rules:
     to: feed.b
 `;
   test('YAML, JSON, and a bare list', () => {
-    const { rules, problems } = readRuleText(yaml);
+    const { rules, problems } = readRuleText(yaml, 'rules.yaml');
     expect(problems).toEqual([]);
     expect(
       rules.map(({ name, priority, action, position }) => ({ name, priority, action, line: position?.line })),
@@ -242,9 +242,11 @@ rules:
       { name: 'a', priority: 10, action: { to: { name: 'feed.a' } }, line: 3 },
       { name: 'b', priority: 0, action: { to: { name: 'feed.b' } }, line: 7 },
     ]);
-    expect(readRuleText('{"rules": [{"match": {"dst": "239.1.1.7"}, "to": "x"}]}').rules).toHaveLength(1);
-    expect(readRuleText('- to: x\n- drop: true\n  match: {vlan: 1}\n').rules).toHaveLength(2);
-    expect(readRuleText('rules: []').rules).toEqual([]);
+    expect(
+      readRuleText('{"rules": [{"match": {"dst": "239.1.1.7"}, "to": "x"}]}', 'rules.yaml').rules,
+    ).toHaveLength(1);
+    expect(readRuleText('- to: x\n- drop: true\n  match: {vlan: 1}\n', 'rules.yaml').rules).toHaveLength(2);
+    expect(readRuleText('rules: []', 'rules.yaml').rules).toEqual([]);
   });
 
   test.each<[string, string, string, RegExp]>([
@@ -270,7 +272,7 @@ rules:
       /rule x \(line 2\) takes what rule y \(line 3\) drops/,
     ],
   ])('%s is wrong: the line is told', (_title, text, place, message) => {
-    const [problem] = readRuleText(text).problems;
+    const [problem] = readRuleText(text, 'rules.yaml').problems;
     expect(`${problem?.line}:${problem?.column}`).toBe(place);
     expect(problem!.message).toMatch(message);
     expect(problem!.severity).toBe('error');
@@ -284,7 +286,10 @@ rules:
         (_, i) => `&${'bcdefghi'[i]} [${Array(9).fill(`*${'abcdefgh'[i]}`).join(',')}]`,
       ),
     ];
-    const [problem] = readRuleText(`rules:\n${nested.map((one) => `  - ${one}\n`).join('')}`).problems;
+    const [problem] = readRuleText(
+      `rules:\n${nested.map((one) => `  - ${one}\n`).join('')}`,
+      'rules.yaml',
+    ).problems;
     expect(problem).toMatchObject({ kind: 'syntax', message: expect.stringMatching(/alias/i) });
   });
 });
