@@ -11,8 +11,8 @@ export interface WatchState {
   readonly again: boolean;
   /** What is in force. */
   readonly text: string | undefined;
-  /** Whether the file has something else, that was refused. */
-  readonly bad: boolean;
+  /** What the file has instead and was told of as wrong: a text, or why there is none. */
+  readonly wrong: string | undefined;
 }
 
 export type WatchEvent =
@@ -21,7 +21,8 @@ export type WatchEvent =
   /** Nothing more happened for a while. */
   | { readonly type: 'settled' }
   | { readonly type: 'read'; readonly text: string }
-  | { readonly type: 'unreadable'; readonly error: unknown }
+  /** `why` tells one cause from another. */
+  | { readonly type: 'unreadable'; readonly why: string; readonly error: unknown }
   /** The end of an `apply`. */
   | { readonly type: 'applied'; readonly text: string; readonly ok: boolean };
 
@@ -38,7 +39,7 @@ export const watching = (text: string): WatchState => ({
   waits: 0,
   again: false,
   text,
-  bad: false,
+  wrong: undefined,
 });
 
 /** What happens next. Pure. */
@@ -55,16 +56,20 @@ export function step(state: WatchState, event: WatchEvent): readonly [WatchState
     case 'unreadable': {
       if (state.again) return [{ ...state, phase: 'waiting', waits: 1, again: false }, { type: 'wait' }];
       const idle: WatchState = { ...state, phase: 'idle' };
-      if (event.type === 'unreadable')
+      if (event.type === 'unreadable') {
+        if (state.wrong === event.why) return [idle, undefined];
         return [
-          { ...idle, bad: true },
+          { ...idle, wrong: event.why },
           { type: 'report', error: event.error },
         ];
-      // Touched, or written as it was; unless something else was in between, of which people were told.
-      if (event.text === state.text && !state.bad) return [idle, undefined];
-      return [idle, { type: 'apply', text: event.text }];
+      }
+      // Touched, or written as it was. After something wrong the text in force is taken again, so that all hear of it.
+      const known = state.wrong ?? state.text;
+      return event.text === known ? [idle, undefined] : [idle, { type: 'apply', text: event.text }];
     }
-    case 'applied':
-      return [event.ok ? { ...state, text: event.text, bad: false } : { ...state, bad: true }, undefined];
+    case 'applied': {
+      const { text, ok } = event;
+      return [ok ? { ...state, text, wrong: undefined } : { ...state, wrong: text }, undefined];
+    }
   }
 }

@@ -85,7 +85,10 @@ export class FileWatch {
       case 'read':
         readFile(this.file, 'utf8').then(
           (text) => this.feed({ type: 'read', text }),
-          (error) => this.feed({ type: 'unreadable', error: fileError(this.file, error) }),
+          (cause) => {
+            const error = fileError(this.file, cause);
+            this.feed({ type: 'unreadable', why: error.message, error });
+          },
         );
         break;
       case 'apply':

@@ -31,7 +31,7 @@ describe('watching as a state machine', () => {
   test('an edit is read when it is quiet, and taken', () => {
     const { state, told } = run(TOUCHED, TOUCHED, SETTLED, read('new'), applied('new', true));
     expect(told).toEqual(['wait', 'wait', 'read', 'apply new', undefined]);
-    expect(state).toMatchObject({ phase: 'idle', text: 'new', bad: false });
+    expect(state).toMatchObject({ phase: 'idle', text: 'new', wrong: undefined });
   });
 
   test('the same text is not taken again', () => {
@@ -51,12 +51,17 @@ describe('watching as a state machine', () => {
 
   test('after a bad edit the old text is taken again, so that all know that it is good', () => {
     const bad = [TOUCHED, SETTLED, read('bad'), applied('bad', false)];
-    expect(run(...bad).state).toMatchObject({ text: 'old', bad: true });
+    expect(run(...bad).state).toMatchObject({ text: 'old', wrong: 'bad' });
     expect(run(...bad, TOUCHED, SETTLED, read('old')).told.at(-1)).toBe('apply old');
   });
 
+  test('what is wrong is told once', () => {
+    const again = [TOUCHED, SETTLED, read('bad')];
+    expect(run(...again, applied('bad', false), ...again).told.at(-1)).toBeUndefined();
+  });
+
   test('a file that is away is told, and taken when it is back', () => {
-    const away: WatchEvent = { type: 'unreadable', error: new Error('ENOENT') };
+    const away: WatchEvent = { type: 'unreadable', why: 'ENOENT', error: new Error('ENOENT') };
     expect(run(TOUCHED, SETTLED, away, TOUCHED, SETTLED, read('old')).told).toEqual([
       'wait',
       'read',
@@ -132,8 +137,13 @@ describe('a real file', () => {
   });
   const text = (...numbers: number[]) =>
     `rules:\n${numbers.map((n) => `  - { name: r${n}, match: { dst: 239.1.1.${n} }, to: c }\n`).join('')}`;
+  /** As editors save: another file takes the name. */
+  const put = (path: string, content: string) => {
+    writeFileSync(join(folder, 'edited.tmp'), content);
+    renameSync(join(folder, 'edited.tmp'), path);
+  };
   /** The next event that a change leads to. */
-  const after = async (body: () => void): Promise<SteeringEvent> => {
+  const eventOf = async (body: () => void): Promise<SteeringEvent> => {
     const next = firstValueFrom(steering.events$);
     body();
     return next;
@@ -142,34 +152,32 @@ describe('a real file', () => {
   test('an edit in place, a replacement, a bad edit, one that contradicts, and away for a while', async () => {
     await steering.watch(file);
     expect(table.names).toEqual(['r1']);
-    expect(await after(() => writeFileSync(file, text(1, 2)))).toMatchObject({
+    expect(await eventOf(() => writeFileSync(file, text(1, 2)))).toMatchObject({
       type: 'loaded',
       file,
       rules: 2,
     });
     expect(table.names).toEqual(['r1', 'r2']);
 
-    const other = join(folder, '.rules.yaml.swp');
-    writeFileSync(other, text(2, 3));
-    expect(await after(() => renameSync(other, file))).toMatchObject({ type: 'loaded', rules: 2 });
+    expect(await eventOf(() => put(file, text(2, 3)))).toMatchObject({ type: 'loaded', rules: 2 });
     expect(table.names).toEqual(['r2', 'r3']);
 
-    const bad = await after(() => writeFileSync(file, text(2, 999)));
+    const bad = await eventOf(() => put(file, text(2, 999)));
     expect(bad).toMatchObject({ type: 'rejected', file, error: { code: 'ERR_STEERING_RULE' } });
     expect((bad as { error: Error }).error.message).toContain(`${file}:3:`);
     expect(table.names).toEqual(['r2', 'r3']);
 
     table.failure = { after: 0, code: 'ENOMEM' };
-    expect(await after(() => writeFileSync(file, text(2, 3, 4)))).toMatchObject({
+    expect(await eventOf(() => put(file, text(2, 3, 4)))).toMatchObject({
       type: 'rejected',
       error: { code: 'ERR_STEERING_REFUSED', errnoName: 'ENOMEM' },
     });
-    expect(await after(() => unlinkSync(file))).toMatchObject({
+    expect(await eventOf(() => unlinkSync(file))).toMatchObject({
       type: 'rejected',
       error: { code: 'ERR_STEERING_FILE', errnoName: 'ENOENT' },
     });
     expect(table.names).toEqual(['r2', 'r3']);
-    expect(await after(() => writeFileSync(file, text(5)))).toMatchObject({ type: 'loaded', rules: 1 });
+    expect(await eventOf(() => put(file, text(5)))).toMatchObject({ type: 'loaded', rules: 1 });
     expect(table.names).toEqual(['r5']);
   });
 
@@ -183,7 +191,7 @@ describe('a real file', () => {
     symlinkSync('..data/rules.yaml', file);
     await steering.watch(file);
     symlinkSync('v2', join(folder, '..next'));
-    expect(await after(() => renameSync(join(folder, '..next'), join(folder, '..data')))).toMatchObject({
+    expect(await eventOf(() => renameSync(join(folder, '..next'), join(folder, '..data')))).toMatchObject({
       type: 'loaded',
     });
     expect(table.names).toEqual(['r2']);
@@ -214,8 +222,8 @@ describe('a real file', () => {
     first.close();
     expect(table.names).toEqual(['r2']);
     // Nobody looks at the first one any more: the event is that of the second.
-    writeFileSync(file, text(9));
-    expect(await after(() => writeFileSync(second, text(3)))).toMatchObject({ file: second });
+    put(file, text(9));
+    expect(await eventOf(() => put(second, text(3)))).toMatchObject({ file: second });
     expect(table.names).toEqual(['r3']);
   });
 });
