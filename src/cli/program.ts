@@ -60,7 +60,7 @@ function report(error: unknown, io: Io, words: readonly string[]): number {
   return exit;
 }
 
-const COMMANDS = ['pub', 'sub', 'ls', 'clean', 'doctor', 'verbs', 'errors'];
+const COMMANDS = ['pub', 'sub', 'ls', 'clean', 'doctor', 'verbs', 'steer', 'errors'];
 const command = (words: readonly string[]): string => {
   const known = words.find((word) => COMMANDS.includes(word));
   return known === undefined ? '' : `${known} `;
@@ -282,6 +282,65 @@ Examples:
     .action(
       action(async (context, name: string, words: string[], options: import('./verbs.js').VerbsOptions) =>
         (await import('./verbs.js')).verbs(name, words, options, context),
+      ),
+    );
+
+  const steer = top
+    .command('steer')
+    .description('Check rules that steer network flows into channels, and explain what they do.')
+    .addHelpText(
+      'after',
+      `
+docs/steering.md has the form of the rules. No device is needed, and nothing is changed.
+
+Examples:
+  $ millrace steer validate rules.yaml
+  $ millrace steer explain rules.yaml --pcap trace.pcap`,
+    );
+
+  steer
+    .command('validate')
+    .argument('<file>', 'rules in YAML or JSON')
+    .description('Say what is wrong with a file of rules: by itself, and between its rules.')
+    .option('--strict', 'warnings count as errors')
+    .option('--json', 'print JSON, for programs')
+    .addHelpText(
+      'after',
+      `
+Errors are what a rule can not say and rules that contradict each other. Warnings are rules that never get a packet, and
+overlaps that only their order decides. Each names the rules and their lines. The exit code is 1 when there are errors.
+
+Examples:
+  $ millrace steer validate rules.yaml
+  $ millrace steer validate rules.yaml --json | jq '.problems[] | {line, message}'`,
+    )
+    .action(
+      action(async (context, file: string, options: import('./steer.js').ValidateOptions) =>
+        (await import('./steer.js')).validate(file, options, context),
+      ),
+    );
+
+  steer
+    .command('explain')
+    .argument('<file>', 'rules in YAML or JSON')
+    .description('Say which rule takes each packet, and why the others do not.')
+    .option('--pcap <file>', 'the packets of a capture (pcap or pcapng, of an Ethernet interface)')
+    .option('--packet <hex>', 'one Ethernet frame')
+    .option('--interface <name>', 'where they came in, if the capture does not say')
+    .option('--json', 'print JSON, for programs')
+    .addHelpText(
+      'after',
+      `
+Packets that look the same to all rules are shown together. The exit code is 3 when no rule takes or drops any of them.
+
+Examples:
+  $ tcpdump -i eth0 -c 1000 -w trace.pcap;  millrace steer explain rules.yaml --pcap trace.pcap
+  $ millrace steer explain rules.yaml --packet "$(xxd -p frame.bin)"
+  $ millrace steer explain rules.yaml --pcap trace.pcap --json | jq .totals`,
+    )
+    .action(
+      action(async (context, file: string, options: import('./steer.js').ExplainOptions) =>
+        (await import('./steer.js')).explainPackets(file, options, context),
       ),
     );
 

@@ -30,7 +30,7 @@ export function explain(rules: readonly Rule[], packet: Packet): Explanation {
   const verdicts = rules.map((rule): RuleVerdict => {
     const missing = why.get(rule)!;
     if (missing.length > 0) {
-      const reasons = missing.map((one) => reason(one, rule, packet));
+      const reasons = missing.filter((one) => !hidden(one, missing)).map((one) => reason(one, rule, packet));
       return { rule, outcome: 'no-match', why: [...new Set(reasons)].join('; ') };
     }
     if (rule === droppedBy) return { rule, outcome: 'dropped', why: 'it matches first, and drops' };
@@ -69,6 +69,22 @@ function lostWhy(rule: Rule, winner: Rule): string {
   return `${called(winner)} matches at the same priority ${rule.priority}, differently, and comes first`;
 }
 
+/** What is in a header that is not there needs no word of its own. */
+function hidden(one: Mismatch, missing: readonly Mismatch[]): boolean {
+  const lacks = (...headers: readonly Mismatch[]) => headers.some((header) => missing.includes(header));
+  if (one === 'port' || one === 'sourcePort') return lacks('udp', 'tcp');
+  const inIp: readonly Mismatch[] = [
+    'dst',
+    'source',
+    'protocol',
+    'trafficClass',
+    'hopLimit',
+    'ipFlags',
+    'flowLabel',
+  ];
+  return inIp.includes(one) && lacks('ipv4', 'ipv6');
+}
+
 const LAYER_NAMES: Partial<Record<Mismatch, string>> = { ipv4: 'IPv4', ipv6: 'IPv6', udp: 'UDP', tcp: 'TCP' };
 
 function reason(missing: Mismatch, { match }: Rule, packet: Packet): string {
@@ -90,10 +106,6 @@ function reason(missing: Mismatch, { match }: Rule, packet: Packet): string {
       break;
   }
   const field: Field = FIELDS[missing];
-  if (missing === 'vlan' && (layersOf(headers) & LAYER.VLAN) === 0) return 'it has no VLAN tag';
-  if (missing === 'vlanPriority' && (layersOf(headers) & LAYER.VLAN) === 0) return 'it has no VLAN tag';
-  if ((missing === 'port' || missing === 'sourcePort') && (layersOf(headers) & (LAYER.UDP | LAYER.TCP)) === 0)
-    return 'it has no ports';
   return `${missing} is ${show(missing, packet)}, not ${wanted(missing, field, match)}`;
 }
 

@@ -1,38 +1,7 @@
-import { PassThrough, Writable } from 'node:stream';
+import { Writable } from 'node:stream';
 import { describe, expect, test } from 'vitest';
-import { run } from '../../src/cli/program.js';
 import { CODES } from '../../src/errors.js';
-
-class Sink extends Writable {
-  text = '';
-  readonly isTTY: boolean;
-  constructor(tty = false) {
-    super();
-    this.isTTY = tty;
-  }
-  override _write(chunk: Buffer, _encoding: string, done: () => void): void {
-    this.text += chunk.toString();
-    done();
-  }
-}
-
-const command = async (
-  words: string,
-  options: { tty?: boolean; env?: NodeJS.ProcessEnv; stdout?: Writable } = {},
-) => {
-  const stdout = options.stdout ?? new Sink(options.tty);
-  const stderr = new Sink(options.tty);
-  const exit = await run(
-    words.split(' ').filter((word) => word !== ''),
-    {
-      stdin: new PassThrough(),
-      stdout,
-      stderr,
-      env: options.env ?? {},
-    },
-  );
-  return { exit, out: stdout instanceof Sink ? stdout.text : '', err: stderr.text };
-};
+import { command } from '../support/cli-command.js';
 
 describe('help and version', () => {
   test('the version is that of the package', async () => {
@@ -43,19 +12,28 @@ describe('help and version', () => {
     });
   });
 
-  test.each(['', 'pub ', 'sub ', 'ls ', 'clean ', 'doctor ', 'verbs ', 'errors '])(
-    '%s--help has a description, all options and examples',
-    async (name) => {
-      const { exit, out, err } = await command(`${name}--help`);
-      expect({ exit, err }).toEqual({ exit: 0, err: '' });
-      expect(out).toContain('Examples:');
-      expect(out).toContain(`millrace ${name}`);
-      if (!['', 'doctor ', 'verbs ', 'errors '].includes(name)) {
-        for (const option of ['--domain', '--timeout', '--json']) expect(out).toContain(option);
-      }
-      expect(out).not.toContain('default: false');
-    },
-  );
+  test.each([
+    '',
+    'pub ',
+    'sub ',
+    'ls ',
+    'clean ',
+    'doctor ',
+    'verbs ',
+    'steer ',
+    'steer validate ',
+    'steer explain ',
+    'errors ',
+  ])('%s--help has a description, all options and examples', async (name) => {
+    const { exit, out, err } = await command(`${name}--help`);
+    expect({ exit, err }).toEqual({ exit: 0, err: '' });
+    expect(out).toContain('Examples:');
+    expect(out).toContain(`millrace ${name}`);
+    if (['pub ', 'sub ', 'ls ', 'clean '].includes(name)) {
+      for (const option of ['--domain', '--timeout', '--json']) expect(out).toContain(option);
+    }
+    expect(out).not.toContain('default: false');
+  });
 
   test('without a command: the help on standard error, and usage', async () => {
     const { exit, out, err } = await command('');
@@ -89,6 +67,8 @@ describe('wrong usage', () => {
     ['verbs', 'ERR_INVALID_ARGUMENT', /missing required argument 'program'/],
     ['verbs --link token-ring -- true', 'ERR_INVALID_ARGUMENT', /infiniband, ethernet/],
     ['verbs --devices 9 -- true', 'ERR_INVALID_ARGUMENT', /from 1 to 8/],
+    ['steer validate', 'ERR_INVALID_ARGUMENT', /missing required argument 'file'/],
+    ['steer explain rules.yaml', 'ERR_INVALID_ARGUMENT', /either --pcap FILE or --packet HEX/],
     ['verbs --fabric a/b -- true', 'ERR_INVALID_ARGUMENT', /file name/],
   ])('%s', async (words, code, message) => {
     const { exit, out, err } = await command(words);
