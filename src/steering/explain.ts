@@ -88,7 +88,6 @@ function hidden(one: Mismatch, missing: readonly Mismatch[]): boolean {
 const LAYER_NAMES: Partial<Record<Mismatch, string>> = { ipv4: 'IPv4', ipv6: 'IPv6', udp: 'UDP', tcp: 'TCP' };
 
 function reason(missing: Mismatch, { match }: Rule, packet: Packet): string {
-  const { headers } = packet;
   switch (missing) {
     case 'interface':
       return `it came in on ${packet.interface}, not ${match.interface}`;
@@ -106,6 +105,8 @@ function reason(missing: Mismatch, { match }: Rule, packet: Packet): string {
       break;
   }
   const field: Field = FIELDS[missing];
+  const untagged = (layersOf(packet.headers) & LAYER.VLAN) === 0;
+  if ((missing === 'vlan' || missing === 'vlanPriority') && untagged) return 'it has no VLAN tag';
   return `${missing} is ${show(missing, packet)}, not ${wanted(missing, field, match)}`;
 }
 

@@ -1,5 +1,4 @@
 import { resolve } from 'node:path';
-import type { Observable } from 'rxjs';
 import { type AnyMillraceError, MillraceError } from '../errors.js';
 import { type Flow, keepFlows } from './change.js';
 import { compile } from './compile.js';
@@ -11,7 +10,7 @@ import { errorsOf, type Problem, rulesError } from './problem.js';
 import { refused } from './refusal.js';
 import type { Rule, RuleInput } from './rule.js';
 import { readRules } from './set.js';
-import { Source, sample } from './stream.js';
+import { type Observable, Source, sample } from './stream.js';
 import { FileWatch } from './watch.js';
 
 /** How often stats$ tells, in ms. */

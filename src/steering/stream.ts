@@ -1,5 +1,7 @@
 import { Observable, Subject } from 'rxjs';
 
+export type { Observable };
+
 /** What `read` returns, now and every so many ms, to each subscriber. The timer does not hold the event loop. */
 export function sample<T>(read: () => T, ms: number, end$: Observable<void>): Observable<T> {
   return new Observable((subscriber) => {
