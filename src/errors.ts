@@ -25,7 +25,7 @@ export interface CodeEntry {
 const define = <T extends Record<string, CodeEntry>>(table: T): { readonly [K in keyof T]: CodeEntry } =>
   table;
 
-/** The code table. Sorted by area: arguments, life cycle, sending, receiving, codecs, cluster, steering, native. */
+/** The code table. Sorted by area: arguments, life cycle, sending, receiving, codecs, cluster, steering, regions, native. */
 export const CODES = define({
   // ---- arguments ---------------------------------------------------------------------------------------------------
   ERR_UNKNOWN_OPTION: {
@@ -422,6 +422,61 @@ export const CODES = define({
     cause:
       'ibv_create_flow failed with the errno that the message names: EPERM (the process lacks CAP_NET_RAW), ENOMEM (the flow table is full), ENXIO (steering is off), EINVAL or EOPNOTSUPP (a rule that this device can not match). No rule of that call is in force; those from before are.',
     remedy: 'Follow the message, which says what to do for that errno.',
+  },
+
+  // ---- regions -----------------------------------------------------------------------------------------------------
+  ERR_REGION_HANDLE: {
+    scope: 'operation',
+    retryable: false,
+    title: "A text is not a region's handle",
+    cause: 'openRegion() was given something that no region ever had as its handle.',
+    remedy: 'Pass region.handle as it is.',
+  },
+  ERR_REGION_GONE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A region is not there (any more)',
+    cause:
+      "Its last holder closed it, or ended and was swept, or the handle is another host's or of another MILLRACE_SHM_DIR.",
+    remedy: 'Keep the region open in one process at least for as long as others may open it.',
+  },
+  ERR_REGION_ACCESS: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A region does not grant the access that was asked for',
+    cause:
+      "The kernel compared the asked access with the file's mode and refused; the message names both, and whether this user counts as user, group or other.",
+    remedy: "Ask for less, or let the region's maker grant more in its access option.",
+  },
+  ERR_REGION_RESHARE: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A region that was opened cannot be shared again',
+    cause: 'Rights to a region are granted by its maker alone, when it makes it.',
+    remedy: 'Pass on the handle that the region was opened with.',
+  },
+  ERR_REGION_CLOSED: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A region was closed',
+    cause: 'close() was called on this region, or its member left the domain.',
+    remedy: 'Open it again by its handle.',
+  },
+  ERR_REGION_LIMIT: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A limit of the process stands in the way of a region',
+    cause:
+      'RLIMIT_FSIZE or RLIMIT_AS is lower than the region needs; the message states which, and its value.',
+    remedy: 'Raise the limit that the message names, or make the region smaller.',
+  },
+  ERR_REGION_BUFFER: {
+    scope: 'operation',
+    retryable: false,
+    title: "A region's bytes cannot be shown as an ArrayBuffer",
+    cause:
+      'This host refuses memory that is not its own (Electron; MILLRACE_EXTERNAL_BUFFERS=0), or the region is larger than its largest typed array.',
+    remedy: 'Use Node.js, and regions within the limit that the message states.',
   },
 
   // ---- native ------------------------------------------------------------------------------------------------------

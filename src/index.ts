@@ -60,3 +60,11 @@ export {
   MillraceRangeError,
   MillraceTypeError,
 } from './errors.js';
+export type {
+  OpenRegionOptions,
+  RegionAccess,
+  RegionOptions,
+  RegionRight,
+  RegionRights,
+} from './regions/options.js';
+export type { Region } from './regions/region.js';

@@ -1,4 +1,4 @@
-import { MillraceTypeError } from './errors.js';
+import { MillraceRangeError, MillraceTypeError } from './errors.js';
 
 /** A value as a message shows it. */
 export function describe(value: unknown): string {
@@ -66,4 +66,63 @@ export function checkNames(call: string, options: unknown, known: readonly strin
       { details: { option: name, meant } },
     );
   }
+}
+
+/** Refuses an option's value. @throws MillraceTypeError ERR_INVALID_OPTION */
+export function invalid(call: string, name: string, value: unknown, wanted: string): never {
+  throw new MillraceTypeError(
+    'ERR_INVALID_OPTION',
+    `${call}: ${name} must be ${wanted}, not ${describe(value)}.`,
+    {
+      details: { option: name, value },
+    },
+  );
+}
+
+/** An integer within bounds, or the default. @throws MillraceTypeError or MillraceRangeError ERR_INVALID_OPTION */
+export function integer(
+  call: string,
+  name: string,
+  value: unknown,
+  standard: number,
+  least: number,
+  most: number,
+  multiple = 1,
+): number {
+  if (value === undefined) return standard;
+  if (typeof value !== 'number' || !Number.isInteger(value)) invalid(call, name, value, 'an integer');
+  if (value < least || value > most || value % multiple !== 0) {
+    throw new MillraceRangeError(
+      'ERR_INVALID_OPTION',
+      `${call}: ${name} must be from ${least} to ${most}${multiple > 1 ? ` and a multiple of ${multiple}` : ''}, not ${value}.`,
+      { details: { option: name, value, least, most } },
+    );
+  }
+  return value;
+}
+
+/** One of the known words, or the default. @throws MillraceTypeError ERR_INVALID_OPTION */
+export function oneOf<V extends string>(
+  call: string,
+  name: string,
+  value: unknown,
+  standard: V,
+  all: readonly V[],
+): V {
+  if (value === undefined) return standard;
+  if (typeof value === 'string' && (all as readonly string[]).includes(value)) return value as V;
+  const meant = typeof value === 'string' ? closest(value, all) : undefined;
+  invalid(
+    call,
+    name,
+    value,
+    `one of ${all.map((one) => `'${one}'`).join(', ')}${meant === undefined ? '' : ` (did you mean '${meant}'?)`}`,
+  );
+}
+
+/** A boolean; false unless given. @throws MillraceTypeError ERR_INVALID_OPTION */
+export function flag(call: string, name: string, value: unknown): boolean {
+  if (value === undefined) return false;
+  if (typeof value !== 'boolean') invalid(call, name, value, 'true or false');
+  return value;
 }

@@ -28,6 +28,14 @@ Napi::Value ref(const Napi::CallbackInfo& info);
 Napi::Value tunnel(const Napi::CallbackInfo& info);
 Napi::Value resources(const Napi::CallbackInfo& info);
 
+Napi::Value create_region(const Napi::CallbackInfo& info);
+Napi::Value open_region(const Napi::CallbackInfo& info);
+Napi::Value region_buffer(const Napi::CallbackInfo& info);
+Napi::Value region_state(const Napi::CallbackInfo& info);
+Napi::Value close_region(const Napi::CallbackInfo& info);
+Napi::Value inspect_region(const Napi::CallbackInfo& info);
+Napi::Value sweep_regions(const Napi::CallbackInfo& info);
+
 Napi::Value lock_presence(const Napi::CallbackInfo& info);
 Napi::Value is_present(const Napi::CallbackInfo& info);
 Napi::Value unlock_presence(const Napi::CallbackInfo& info);

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "addon/regions.h"
 #include "addon/shared_buffers.h"
 #include "addon/watcher.h"
 #include "transport/member.h"
@@ -20,17 +21,20 @@ class OpenMember {
   void close(napi_env env) {
     if (watcher != nullptr) watcher->close();
     buffers.detach(env);
+    regions.close_all(env);  // they are registered with the member's PD
     member->close();
   }
 
   /** For the process's exit: closes without a call into Node-API. Only leaking it may follow. */
   void abandon() {
     if (watcher != nullptr) watcher->abandon();
+    regions.abandon();
     member->close();
   }
 
   std::unique_ptr<transport::Member> member;
   SharedBuffers buffers;
+  Regions regions;
   std::unique_ptr<Watcher> watcher;
   /** One more than the highest peer index that was ever given out. */
   uint32_t peers = 0;

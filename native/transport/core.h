@@ -131,6 +131,7 @@ class Member::Core final : public LaneSink {
   bool arm();
   int fd() const;
   Resources resources() const;
+  ibv_pd* pd() const { return pd_.get(); }
 
   // send.cc
   uint32_t flush(uint32_t rows);

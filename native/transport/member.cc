@@ -88,6 +88,7 @@ void Member::tunnel(uint32_t peer, std::span<const uint8_t> message) {
   core_->tunnel(peer, message);
 }
 Resources Member::resources() const { return core_->resources(); }
+ibv_pd* Member::pd() const { return core_->pd(); }
 
 // ---- create and close
 // -----------------------------------------------------------------------------------------------

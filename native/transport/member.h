@@ -1,5 +1,7 @@
 #pragma once
 
+#include <infiniband/verbs.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -239,6 +241,12 @@ class Member {
   void tunnel(uint32_t peer, std::span<const uint8_t> message);
 
   Resources resources() const;
+
+  /**
+   * The protection domain of all that the member does, for memory of the caller's own: what is
+   * registered with it must be deregistered before close(). Null after close().
+   */
+  ibv_pd* pd() const;
 
  private:
   class Core;

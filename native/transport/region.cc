@@ -133,7 +133,7 @@ base::Result<RegionFile> RegionFile::create(int folder, const std::string& name,
     const int error = errno;
     return undo(base::Status::error(error, "set a region's rights", strerror(error)));
   }
-  auto region = map_file(file.take(), RegionAccess::kWrite);
+  auto region = map_file(file.value(), RegionAccess::kWrite);
   if (!region.ok()) return undo(region.status());
   if (options.huge_pages) {
     const std::span<std::byte> bytes = region.value().bytes();
@@ -146,7 +146,7 @@ base::Result<RegionFile> RegionFile::open(int folder, const std::string& name, R
                                           void* hint) {
   auto file = open_file(folder, name, access);
   if (!file.ok()) return file.status();
-  return map_file(file.take(), access, hint);
+  return map_file(file.value(), access, hint);
 }
 
 base::Result<base::Fd> RegionFile::open_file(int folder, const std::string& name,
@@ -161,7 +161,7 @@ base::Result<base::Fd> RegionFile::open_file(int folder, const std::string& name
   return fd;
 }
 
-base::Result<RegionFile> RegionFile::map_file(base::Fd file, RegionAccess access, void* hint) {
+base::Result<RegionFile> RegionFile::map_file(base::Fd& file, RegionAccess access, void* hint) {
   constexpr const char* what = "map a region";
   struct stat info;
   if (fstat(file.get(), &info) != 0) {

@@ -60,8 +60,10 @@ class RegionFile {
 
   /** open() in two steps, for who has to do something in between: the file, opened and checked. */
   static base::Result<base::Fd> open_file(int folder, const std::string& name, RegionAccess access);
-  /** Maps a file of open_file() as it is now, and keeps it. */
-  static base::Result<RegionFile> map_file(base::Fd file, RegionAccess access,
+  /** Maps a file of open_file() as it is now, and keeps it; on failure `file` still is the
+   * caller's.
+   */
+  static base::Result<RegionFile> map_file(base::Fd& file, RegionAccess access,
                                            void* hint = nullptr);
 
   /** Exactly the file's bytes; valid as long as somebody holds mapping(). */

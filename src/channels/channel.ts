@@ -1,7 +1,7 @@
 import type { ReadableStream, WritableStream } from 'node:stream/web';
 import { Observable, type Observer, type Subscriber } from 'rxjs';
 import { MillraceError } from '../errors.js';
-import { checkNames } from '../suggest.js';
+import { checkNames, integer } from '../suggest.js';
 import { doneBody } from './bodies.js';
 import {
   type DrainOptions,
@@ -17,7 +17,7 @@ import type { Engine } from './engine.js';
 import { batches$, events$ } from './events.js';
 import { ChannelIterator } from './iterate.js';
 import { Listening } from './listening.js';
-import { abortSignal, type ChannelSettings, integer, milliseconds } from './options.js';
+import { abortSignal, type ChannelSettings, milliseconds } from './options.js';
 import { type AnyOutChannel, type OutChannel, REFUSED } from './outbound.js';
 import { validator } from './schema.js';
 import { Publication, until, whenDelivered } from './settle.js';

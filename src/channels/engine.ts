@@ -1,6 +1,6 @@
-import { nativeError } from '../cluster/faults.js';
 import { MillraceError } from '../errors.js';
 import { FAULT, type Native } from '../native/binding.js';
+import { nativeError } from '../native/faults.js';
 import type { Clock, Scheduled } from './clock.js';
 import { Control } from './control.js';
 import type { Destination } from './destination.js';

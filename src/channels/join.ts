@@ -86,6 +86,7 @@ export async function joinWith<C = undefined>(
       engine?.pump.wake();
     },
   };
+  native.sweepRegions(); // what killed processes left takes room
   let cluster: ClusterPort;
   try {
     cluster = await joinCluster({

@@ -2,6 +2,9 @@ import type { StandardSchemaV1 } from '@standard-schema/spec';
 import type { Observable } from 'rxjs';
 import { MillraceError } from '../errors.js';
 import { COUNTER, type NativeResources } from '../native/binding.js';
+import type { OpenRegionOptions, RegionOptions } from '../regions/options.js';
+import type { Region } from '../regions/region.js';
+import { Regions } from '../regions/regions.js';
 import { checkNames } from '../suggest.js';
 import { type DrainOptions, drainOptions, type FlushOptions } from './calls.js';
 import { Channel } from './channel.js';
@@ -37,6 +40,8 @@ export type ContractValue<C> = [C] extends [undefined] ? unknown : C[keyof C];
 export interface MemberResources extends NativeResources {
   readonly channels: number;
   readonly patterns: number;
+  /** Shared regions that are open. */
+  readonly regions: number;
   /** Subscriptions of this member on the wire. */
   readonly subscriptions: number;
   /** Bytes queued for slow subscribers. */
@@ -67,6 +72,7 @@ export class Member<C = undefined> implements AsyncDisposable {
   readonly #cluster: ClusterPort;
   readonly #channels = new Map<string, Channel<unknown, never>>();
   readonly #patterns = new Map<string, Pattern<unknown>>();
+  readonly #regions: Regions;
   readonly #forgetExit: () => void;
   #left: Promise<void> | null = null;
   #failure: MillraceError | null = null;
@@ -79,6 +85,7 @@ export class Member<C = undefined> implements AsyncDisposable {
     this.status$ = engine.status.events$;
     this.#engine = engine;
     this.#cluster = cluster;
+    this.#regions = new Regions(engine.transport.native, engine.transport.handle);
     engine.onFailure = (error) => this.#fail(error);
     this.#forgetExit = leaveBeforeExit(this);
   }
@@ -156,6 +163,28 @@ export class Member<C = undefined> implements AsyncDisposable {
     return pattern;
   }
 
+  /**
+   * Makes memory that other processes of this host can open by its `handle`: the same physical pages, zeroed, registered
+   * with the member's device. It lives until close(), or until the member leaves; its pages until the last holder lets go.
+   * @throws MillraceTypeError, MillraceRangeError: ERR_UNKNOWN_OPTION, ERR_INVALID_OPTION; MillraceError ERR_SHM_FULL,
+   *   ERR_REGION_LIMIT, ERR_MEMLOCK, ERR_FOLDER_ACCESS, ERR_OUT_OF_FILES, ERR_MEMBER_CLOSED, and nothing is left behind then
+   */
+  region(options: RegionOptions): Region {
+    this.#checkOpen();
+    return this.#regions.create(options);
+  }
+
+  /**
+   * Opens a region that any process of this host made, as often as one likes. The kernel compares the access that is asked
+   * for with what the maker granted.
+   * @throws MillraceTypeError: ERR_INVALID_ARGUMENT, ERR_UNKNOWN_OPTION, ERR_INVALID_OPTION; MillraceError ERR_REGION_ACCESS
+   *   (names both), ERR_REGION_GONE, ERR_REGION_HANDLE, ERR_REGION_RESHARE, ERR_REGION_LIMIT, ERR_MEMLOCK, ERR_MEMBER_CLOSED
+   */
+  openRegion(handle: string, options?: OpenRegionOptions): Region {
+    this.#checkOpen();
+    return this.#regions.open(handle, options);
+  }
+
   /** Channel.flush() for all channels. */
   flush(options?: FlushOptions): Promise<DrainReport> {
     checkNames('flush()', options, ['signal']);
@@ -193,6 +222,7 @@ export class Member<C = undefined> implements AsyncDisposable {
       ...(this.closed ? NOTHING : transport.native.resources(transport.handle)),
       channels: this.#channels.size,
       patterns: this.#patterns.size,
+      regions: this.#regions.count,
       subscriptions: inbound.locals.size,
       queuedBytes,
       framesSent: transport.counter(COUNTER.FRAMES_SENT),
@@ -239,6 +269,7 @@ export class Member<C = undefined> implements AsyncDisposable {
       ).catch(() => {});
     }
     this.#engine.close();
+    this.#regions.closeAll();
     const error = this.#failure ?? undefined;
     for (const one of [...this.#channels.values(), ...this.#patterns.values()]) one.end(error);
     this.#channels.clear();

@@ -1,7 +1,7 @@
 import type { StandardSchemaV1 } from '@standard-schema/spec';
 import { MillraceRangeError, MillraceTypeError } from '../errors.js';
 import type { FaultOptions } from '../native/binding.js';
-import { checkNames, closest, describe } from '../suggest.js';
+import { checkNames, flag, integer, invalid, oneOf } from '../suggest.js';
 import { type Codec, type CodecOption, resolveCodec } from './codec/index.js';
 import { isOverflow, type Overflow, POLICIES } from './overflow/index.js';
 import type { WaitMode } from './pump.js';
@@ -95,38 +95,6 @@ const MIB = 1024 * KIB;
 
 // ---- values ----------------------------------------------------------------------------------------------------------
 
-function invalid(call: string, name: string, value: unknown, wanted: string): never {
-  throw new MillraceTypeError(
-    'ERR_INVALID_OPTION',
-    `${call}: ${name} must be ${wanted}, not ${describe(value)}.`,
-    {
-      details: { option: name, value },
-    },
-  );
-}
-
-/** An integer within bounds, or the default. @throws MillraceTypeError or MillraceRangeError ERR_INVALID_OPTION */
-export function integer(
-  call: string,
-  name: string,
-  value: unknown,
-  standard: number,
-  least: number,
-  most: number,
-  multiple = 1,
-): number {
-  if (value === undefined) return standard;
-  if (typeof value !== 'number' || !Number.isInteger(value)) invalid(call, name, value, 'an integer');
-  if (value < least || value > most || value % multiple !== 0) {
-    throw new MillraceRangeError(
-      'ERR_INVALID_OPTION',
-      `${call}: ${name} must be from ${least} to ${most}${multiple > 1 ? ` and a multiple of ${multiple}` : ''}, not ${value}.`,
-      { details: { option: name, value, least, most } },
-    );
-  }
-  return value;
-}
-
 /** A time in ms, Infinity allowed, or the default. */
 export function milliseconds(call: string, name: string, value: unknown, standard: number): number {
   if (value === undefined) return standard;
@@ -148,30 +116,6 @@ export function milliseconds(call: string, name: string, value: unknown, standar
 export function abortSignal(call: string, value: unknown): AbortSignal | undefined {
   if (value === undefined || value instanceof AbortSignal) return value;
   invalid(call, 'signal', value, 'an AbortSignal');
-}
-
-function oneOf<V extends string>(
-  call: string,
-  name: string,
-  value: unknown,
-  standard: V,
-  all: readonly V[],
-): V {
-  if (value === undefined) return standard;
-  if (typeof value === 'string' && (all as readonly string[]).includes(value)) return value as V;
-  const meant = typeof value === 'string' ? closest(value, all) : undefined;
-  invalid(
-    call,
-    name,
-    value,
-    `one of ${all.map((one) => `'${one}'`).join(', ')}${meant === undefined ? '' : ` (did you mean '${meant}'?)`}`,
-  );
-}
-
-function flag(call: string, name: string, value: unknown): boolean {
-  if (value === undefined) return false;
-  if (typeof value !== 'boolean') invalid(call, name, value, 'true or false');
-  return value;
 }
 
 function overflowOf(call: string, value: unknown): Overflow {

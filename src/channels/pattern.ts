@@ -1,12 +1,12 @@
 import type { ReadableStream } from 'node:stream/web';
 import { Observable } from 'rxjs';
-import { checkNames } from '../suggest.js';
+import { checkNames, integer } from '../suggest.js';
 import type { Engine } from './engine.js';
 import { batches$, endOf, events$, patternMessage, richObservable } from './events.js';
 import { ChannelIterator } from './iterate.js';
 import { Listening } from './listening.js';
 import type { NamePattern } from './names.js';
-import { abortSignal, type ChannelSettings, integer } from './options.js';
+import { abortSignal, type ChannelSettings } from './options.js';
 import { Status } from './status.js';
 import { wantedOf } from './subscription.js';
 import type { ChannelEvent, PatternMessage, StatusEvent } from './types.js';

@@ -23,8 +23,9 @@ export async function clean(options: CleanOptions, { io }: Context): Promise<num
   const cleaned = domains.map((domain) => ({ domain, ...cleanDomain(native, base, domain) }));
   // The software device has a folder of its own, which all domains of a fabric share.
   const device = native.cleanFabric();
+  const regions = native.sweepRegions();
   if (options.json) {
-    await io.line(JSON.stringify({ domains: cleaned, device }));
+    await io.line(JSON.stringify({ domains: cleaned, device, regions }));
   } else {
     for (const { domain, members, files, bytes, living } of cleaned) {
       if (files === 0) continue;
@@ -40,7 +41,12 @@ export async function clean(options: CleanOptions, { io }: Context): Promise<num
           : 'a fabric that nobody uses';
       await io.line(`software device: removed ${toSize(device.bytes)} of ${whose}`);
     }
-    if (device.bytes === 0 && cleaned.every(({ files }) => files === 0)) io.note('nothing to clean');
+    if (regions.regions > 0)
+      await io.line(
+        `regions: removed ${toSize(regions.bytes)} of ${count(regions.regions, 'region')} that nobody holds`,
+      );
+    if (device.bytes === 0 && regions.regions === 0 && cleaned.every(({ files }) => files === 0))
+      io.note('nothing to clean');
   }
   return EXIT.OK;
 }

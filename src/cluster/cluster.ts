@@ -1,10 +1,10 @@
 import * as net from 'node:net';
 import { MillraceError, MillraceTypeError } from '../errors.js';
 import type { Native, OpenOptions } from '../native/binding.js';
+import { nativeError, systemError } from '../native/faults.js';
 import { type Clock, systemClock } from './clock.js';
 import { ControlConnection } from './connection.js';
 import { atExit } from './exit.js';
-import { nativeError, systemError } from './faults.js';
 import { type ControlMessage, encodeFrame, MalformedFrame } from './framing.js';
 import {
   bytes,

@@ -3,7 +3,7 @@ import * as fs from 'node:fs';
 import { dirname, join } from 'node:path';
 import { MillraceError } from '../errors.js';
 import type { Native } from '../native/binding.js';
-import { errnoName, measureLimits, nativeError, systemError } from './faults.js';
+import { errnoName, measureLimits, nativeError, systemError } from '../native/faults.js';
 import {
   decodeDomain,
   encodeDomain,

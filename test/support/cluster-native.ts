@@ -6,6 +6,7 @@ import type {
   NativeResources,
   OpenOptions,
 } from '../../src/native/binding.js';
+import { noRegions } from './no-regions.js';
 
 /** What a call of the fake was. */
 export interface Call {
@@ -83,6 +84,14 @@ export class ClusterNative implements Native {
     this.member(handle);
     this.calls.push({ call: 'tunnel', handle, peer, detail: Buffer.from(message).toString('hex') });
   }
+
+  createRegion = noRegions.createRegion;
+  openRegion = noRegions.openRegion;
+  regionBuffer = noRegions.regionBuffer;
+  regionState = noRegions.regionState;
+  closeRegion = noRegions.closeRegion;
+  inspectRegion = noRegions.inspectRegion;
+  sweepRegions = noRegions.sweepRegions;
 
   lockPresence(path: string): number {
     this.maybeFail('lockPresence');

@@ -19,6 +19,7 @@ import {
   SEND_ROWS,
   SEND_STRIDE,
 } from '../../src/native/binding.js';
+import { noRegions } from './no-regions.js';
 import type { Life } from './world.js';
 
 const RELEASE = COUNTER.ARENA_RELEASE;
@@ -224,6 +225,7 @@ export class FakeFabric {
           peers: peers.size,
         };
       },
+      ...noRegions,
       lockPresence: () => 1,
       isPresent: () => true,
       unlockPresence() {},

@@ -1,6 +1,6 @@
 import { readFileSync, statfsSync } from 'node:fs';
 import { MillraceError } from '../errors.js';
-import type { Native, NativeError } from '../native/binding.js';
+import type { Native, NativeError } from './binding.js';
 
 /**
  * Turns what the kernel or the addon refused into the typed error that says the exact cause, the measured limit and the

@@ -3,9 +3,9 @@ import { mkdtempSync, rmdirSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { errnoName, measureLimits, nativeError, systemError } from '../../src/cluster/faults.js';
 import { MillraceError } from '../../src/errors.js';
 import type { Native } from '../../src/native/binding.js';
+import { errnoName, measureLimits, nativeError, systemError } from '../../src/native/faults.js';
 
 const native = (memlock: number) => ({ memlockLimit: () => memlock }) as unknown as Native;
 const thrown = (code: string, what: string, detail: string) =>

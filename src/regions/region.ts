@@ -1,0 +1,122 @@
+import { constants } from 'node:buffer';
+import { MillraceError } from '../errors.js';
+import type { Native, NativeRegion } from '../native/binding.js';
+import { regionError } from './faults.js';
+import type { RegionAccess } from './options.js';
+
+/**
+ * Memory that processes of this host share: the same physical pages in all that have it open, registered with the member's
+ * device. Made by member.region(), opened by member.openRegion().
+ *
+ * Nothing keeps readers and writers apart: who shares a region agrees on that by other means, a channel or Atomics.
+ */
+export class Region implements Disposable {
+  /** Its size in bytes. */
+  readonly byteLength: number;
+  /** Where it is mapped in this process. */
+  readonly address: bigint;
+  /** What can be done with it here. */
+  readonly access: RegionAccess;
+  readonly #host: RegionHost;
+  readonly #opened: NativeRegion;
+  #buffer: ArrayBuffer | null = null;
+  #closed = false;
+
+  /** @internal Regions are made by members. */
+  constructor(host: RegionHost, opened: NativeRegion, access: RegionAccess) {
+    this.#host = host;
+    this.#opened = opened;
+    this.byteLength = opened.bytes;
+    this.address = opened.address;
+    this.access = access;
+  }
+
+  /**
+   * What others ask with; any text channel carries it. It is no secret: the rights protect the region.
+   * @throws MillraceError ERR_REGION_RESHARE for a region that was opened: its maker shares it, and others have its handle
+   */
+  get handle(): string {
+    if (this.#opened.handle !== '') return this.#opened.handle;
+    throw new MillraceError(
+      'ERR_REGION_RESHARE',
+      'This region was opened, and only its maker shares it. Pass on the handle that it was opened with.',
+    );
+  }
+
+  /**
+   * Its bytes, the same object at each call; empty once the region is closed. Never unmapped as long as it, or what its
+   * memory was transferred to, can be reached.
+   * @throws MillraceError ERR_REGION_CLOSED, ERR_REGION_BUFFER
+   */
+  get buffer(): ArrayBuffer {
+    if (this.#closed) throw closed();
+    this.#buffer ??= this.#show();
+    return this.#buffer;
+  }
+
+  /** A view of all of {@link buffer}. */
+  get bytes(): Uint8Array<ArrayBuffer> {
+    return new Uint8Array(this.buffer);
+  }
+
+  /** Whether close() was called, or the member left. */
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  /** Whether all pages are present in this process, so that touching them costs nothing more. Becomes true in the background. */
+  get populated(): boolean {
+    return this.#state().populated;
+  }
+
+  /** Bytes in huge pages, and why there are none though they were asked for; known once {@link populated}. Slow. */
+  hugePages(): { bytes: number; note: string } {
+    const { hugeBytes, note } = this.#state();
+    return { bytes: hugeBytes, note };
+  }
+
+  /** Ends this hold on the region: its views here become empty. The name goes with the last hold. Idempotent. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#buffer = null;
+    this.#host.native.closeRegion(this.#host.handle, this.#opened.region);
+    this.#host.forget(this);
+  }
+
+  /** close() */
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  #show(): ArrayBuffer {
+    const { native, handle } = this.#host;
+    if (this.byteLength > constants.MAX_LENGTH) {
+      throw new MillraceError(
+        'ERR_REGION_BUFFER',
+        `The region has ${this.byteLength} bytes, and a typed array of this version of Node.js at most ${constants.MAX_LENGTH}.`,
+        { details: { bytes: this.byteLength, limit: constants.MAX_LENGTH } },
+      );
+    }
+    try {
+      return native.regionBuffer(handle, this.#opened.region);
+    } catch (error) {
+      throw regionError("show a region's bytes", native, error);
+    }
+  }
+
+  #state(): ReturnType<Native['regionState']> {
+    if (this.#closed) throw closed();
+    return this.#host.native.regionState(this.#host.handle, this.#opened.region);
+  }
+}
+
+/** What a region needs of its member. */
+export interface RegionHost {
+  readonly native: Native;
+  readonly handle: number;
+  forget(region: Region): void;
+}
+
+const closed = (): MillraceError =>
+  new MillraceError('ERR_REGION_CLOSED', 'This region was closed. Open it again by its handle.');

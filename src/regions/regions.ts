@@ -1,0 +1,63 @@
+import { MillraceTypeError } from '../errors.js';
+import type { Native } from '../native/binding.js';
+import { describe } from '../suggest.js';
+import { regionError } from './faults.js';
+import { type OpenRegionOptions, openSettings, type RegionOptions, regionSettings } from './options.js';
+import { Region, type RegionHost } from './region.js';
+
+/** The regions that one member has open. */
+export class Regions implements RegionHost {
+  readonly native: Native;
+  readonly handle: number;
+  readonly #open = new Set<Region>();
+
+  constructor(native: Native, handle: number) {
+    this.native = native;
+    this.handle = handle;
+  }
+
+  get count(): number {
+    return this.#open.size;
+  }
+
+  /** member.region() */
+  create(options: RegionOptions): Region {
+    const settings = regionSettings(options);
+    try {
+      const made = this.native.createRegion(this.handle, settings);
+      return this.#add(new Region(this, made, 'write'));
+    } catch (error) {
+      throw regionError(`make a region of ${settings.bytes} bytes`, this.native, error);
+    }
+  }
+
+  /** member.openRegion() */
+  open(text: string, options: OpenRegionOptions | undefined): Region {
+    if (typeof text !== 'string') {
+      throw new MillraceTypeError(
+        'ERR_INVALID_ARGUMENT',
+        `openRegion(): the handle must be a string, not ${describe(text)}.`,
+      );
+    }
+    const { access, address } = openSettings(options);
+    try {
+      const opened = this.native.openRegion(this.handle, text, access === 'write', address);
+      return this.#add(new Region(this, opened, access));
+    } catch (error) {
+      throw regionError(`open the region ${describe(text)}`, this.native, error, { handle: text, access });
+    }
+  }
+
+  closeAll(): void {
+    for (const region of [...this.#open]) region.close();
+  }
+
+  forget(region: Region): void {
+    this.#open.delete(region);
+  }
+
+  #add(region: Region): Region {
+    this.#open.add(region);
+    return region;
+  }
+}

@@ -1,0 +1,86 @@
+/**
+ * A process with shared regions, for their tests: `region-member.mjs NAME [OPTIONS]`. Takes commands as lines of JSON on
+ * standard input, answers with lines of JSON. OPTIONS: the user and group to become before joining. Ends with its input.
+ */
+import { readFileSync } from 'node:fs';
+import { createInterface } from 'node:readline';
+import millrace from '../../../dist/index.js';
+
+const [name, options = '{}'] = process.argv.slice(2);
+const { uid, gid, ...joining } = JSON.parse(options);
+const say = (message) =>
+  process.stdout.write(
+    `${JSON.stringify(message, (_, value) => (typeof value === 'bigint' ? String(value) : value))}\n`,
+  );
+if (gid !== undefined) {
+  process.setgroups([gid]);
+  process.setgid(gid);
+}
+if (uid !== undefined) process.setuid(uid);
+
+const member = await millrace.join(undefined, { name, ...joining });
+/** Regions by the name that the test gives them. */
+const regions = new Map();
+
+/** Runs what may fail, and answers with its code and words. */
+function attempt(run) {
+  try {
+    return { ok: true, ...run() };
+  } catch ({ code, message, details, errnoName }) {
+    return { ok: false, code, message, details, errnoName };
+  }
+}
+
+const show = (region) => ({ bytes: region.byteLength, address: region.address });
+
+const commands = {
+  make: ({ as, ...rest }) =>
+    attempt(() => {
+      const region = member.region(rest.options);
+      regions.set(as, region);
+      return { ...show(region), handle: region.handle };
+    }),
+  open: ({ as, handle, access, address }) =>
+    attempt(() => {
+      const region = member.openRegion(handle, {
+        ...(access === undefined ? {} : { access }),
+        ...(address === undefined ? {} : { address: BigInt(address) }),
+      });
+      regions.set(as, region);
+      return show(region);
+    }),
+  fill: ({ as, from, to, value }) => {
+    regions.get(as).bytes.fill(value, from, to);
+    return {};
+  },
+  /** How many bytes in [from, to) have the value. */
+  count: ({ as, from, to, value }) => {
+    let count = 0;
+    for (const byte of regions.get(as).bytes.subarray(from, to)) if (byte === value) count += 1;
+    return { count };
+  },
+  close: ({ as }) => {
+    const { bytes } = regions.get(as);
+    regions.get(as).close();
+    regions.delete(as);
+    return { left: bytes.length };
+  },
+  /** Kilobytes of the region's mapping, as the kernel accounts them. */
+  memory: ({ as }) => {
+    const start = regions.get(as).address.toString(16);
+    const [, mapping = ''] = readFileSync('/proc/self/smaps', 'latin1').split(
+      new RegExp(`^0*${start}-`, 'm'),
+    );
+    const read = (field) => Number(new RegExp(`^${field}: +(\\d+) kB`, 'm').exec(mapping)?.[1]);
+    return { rss: read('Rss'), pss: read('Pss') };
+  },
+};
+
+say({ type: 'up', incarnation: member.incarnation });
+for await (const line of createInterface({ input: process.stdin })) {
+  const { do: what, ...rest } = JSON.parse(line);
+  if (what === 'leave') break;
+  say({ type: what, ...commands[what](rest) });
+}
+await member.leave();
+process.stdin.destroy();

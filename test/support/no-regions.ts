@@ -1,0 +1,16 @@
+import type { NativeRegions } from '../../src/native/binding.js';
+
+function none(): never {
+  throw new Error('the addon in memory has no regions');
+}
+
+/** The region calls of an addon in memory: there is nothing to sweep, and nothing else is called. */
+export const noRegions: NativeRegions = {
+  createRegion: none,
+  openRegion: none,
+  regionBuffer: none,
+  regionState: none,
+  closeRegion: none,
+  inspectRegion: none,
+  sweepRegions: () => ({ regions: 0, bytes: 0 }),
+};
