@@ -1,11 +1,21 @@
 /**
  * `npm run conformance`: other people's programs on the software device, through the drop-in libibverbs.so.1: Debian's
- * ibverbs-utils and perftest, and rdma-core's own tests (python3-pyverbs), on InfiniBand and Ethernet ports.
+ * ibverbs-utils and perftest, and rdma-core's own tests (python3-pyverbs), on InfiniBand and Ethernet ports; once as they
+ * are, once with the device's delays on, and, where root runs it, once as an ordinary user.
  *
  * A test that skips itself is expected to, with a reason, in test/conformance/expected.json; any other skip fails the
  * run, and so does an expected one that passes. Last line: 'N passed, N failed, N skipped'.
  */
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+} from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -20,8 +30,9 @@ const HELP = `Usage: npm run conformance [-- OPTIONS] [-- NAME...]
 Runs what has one of the NAMEs in its name (all, if none is given).
   --link infiniband|ethernet  one of the two (both unless given)
   --programs, --pyverbs       only these (both unless given)
+  --round plain|delays|user   one of the three (all unless given; without root there is no "user")
   --full                      also what takes longer, and the tests that ask for a vendor's device
-  --seed N                    the device delays its steps at random, repeatably (MILLRACE_SOFT_DELAYS)
+  --seed N                    of the delays (MILLRACE_SOFT_DELAYS; 1 unless given)
   --list                      the programs' names
   --verbose                   every row, not only what failed`;
 
@@ -32,7 +43,8 @@ const { values: options, positionals: names } = parseArgs({
     programs: { type: 'boolean', default: false },
     pyverbs: { type: 'boolean', default: false },
     full: { type: 'boolean', default: false },
-    seed: { type: 'string' },
+    round: { type: 'string' },
+    seed: { type: 'string', default: '1' },
     list: { type: 'boolean', default: false },
     verbose: { type: 'boolean', default: false },
     help: { type: 'boolean', short: 'h', default: false },
@@ -53,6 +65,21 @@ if (options.link !== undefined && !LINKS.includes(options.link)) {
 }
 const links = options.link ? [options.link] : LINKS;
 const everything = options.programs === options.pyverbs;
+const isRoot = process.getuid?.() === 0;
+/** Nobody: a user without any right. */
+const NOBODY = { uid: 65_534, gid: 65_534 };
+const ROUNDS = {
+  plain: { title: '', env: {} },
+  delays: { title: 'with delays', env: { MILLRACE_SOFT_DELAYS: options.seed } },
+  user: { title: 'as an ordinary user', env: {}, user: NOBODY },
+};
+if (options.round !== undefined && !(options.round in ROUNDS)) {
+  say(`--round is ${Object.keys(ROUNDS).join(', ')}, not ${options.round}`);
+  process.exit(2);
+}
+const rounds = Object.entries(ROUNDS)
+  .filter(([name, { user }]) => name === options.round || (options.round === undefined && (!user || isRoot)))
+  .map(([, round]) => round);
 
 /** A pattern of expected.json: `*` is any text. */
 const pattern = (text) =>
@@ -65,7 +92,7 @@ const pattern = (text) =>
 const expected = JSON.parse(readFileSync(join(root, 'test', 'conformance', 'expected.json'), 'utf8'));
 /** Pins with a condition only count where it holds. */
 const CONDITIONS = {
-  'not root': () => process.getuid?.() !== 0,
+  'not root': ({ user }) => user !== undefined || !isRoot,
   'no huge pages': () => {
     try {
       return readFileSync('/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages', 'utf8').trim() === '0';
@@ -74,41 +101,48 @@ const CONDITIONS = {
     }
   },
 };
-const pins = Object.entries(expected.skips)
-  .filter(([, pin]) => pin.when === undefined || CONDITIONS[pin.when]())
-  .map(([id, pin]) => ({
-    matches: pattern(id),
-    links: pin.link ? [pin.link] : LINKS,
-    reason: pin.reason,
-    fails: pin.fails,
-    except: pin.except ?? [],
-  }));
+const pinsOf = (round) =>
+  Object.entries(expected.skips)
+    .filter(([, pin]) => pin.when === undefined || CONDITIONS[pin.when](round))
+    .map(([id, pin]) => ({
+      matches: pattern(id),
+      links: pin.link ? [pin.link] : LINKS,
+      reason: pin.reason,
+      fails: pin.fails,
+      except: pin.except ?? [],
+    }));
 
-/** With modes of its own, since the folder above may be anybody's. */
-const shm = mkdtempSync(
-  join(process.env.MILLRACE_SHM_DIR || (existsSync('/dev/shm') ? '/dev/shm' : tmpdir()), 'cf-'),
-);
+/** Not in a folder of the caller's: that one may be closed to the ordinary user. */
+const shm = mkdtempSync(join(existsSync('/dev/shm') ? '/dev/shm' : tmpdir(), 'millrace-conformance-'));
+chmodSync(shm, 0o755);
 /** The programs' files for XRC domains, which they leave there; another user's would stop them. */
 const LEFT_BEHIND = ['/tmp/xrc_domain', '/tmp/xrc_domain_server', '/tmp/xrc_domain_client'];
+const OURS = [process.getuid?.(), ...(isRoot ? [NOBODY.uid] : [])];
+const forgetDomains = () => {
+  for (const file of LEFT_BEHIND) {
+    if (OURS.includes(statSync(file, { throwIfNoEntry: false })?.uid)) rmSync(file, { force: true });
+  }
+};
 const tidy = () => {
   endAll();
   rmSync(shm, { recursive: true, force: true });
-  for (const file of LEFT_BEHIND) {
-    if (statSync(file, { throwIfNoEntry: false })?.uid === process.getuid?.()) rmSync(file, { force: true });
-  }
+  forgetDomains();
 };
 process.on('exit', tidy);
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => process.exit(1));
 
 const { dropinFolder } = createRequire(import.meta.url)(join(root, 'dist', 'native', 'dropin.js'));
-const library = dropinFolder();
-const environment = (link) => ({
+/** A copy, for the same reason. */
+const library = mkdtempSync(join(shm, 'library-'));
+chmodSync(library, 0o755);
+for (const name of readdirSync(dropinFolder())) copyFileSync(join(dropinFolder(), name), join(library, name));
+const environment = (link, round) => ({
   ...process.env,
   LD_LIBRARY_PATH: library,
   MILLRACE_SOFT_LINK: link,
   MILLRACE_SOFT_DEVICES: '',
   MILLRACE_FABRIC: '',
-  ...(options.seed === undefined ? {} : { MILLRACE_SOFT_DELAYS: options.seed }),
+  ...round.env,
 });
 
 const totals = { pass: 0, fail: 0, skip: 0 };
@@ -116,7 +150,7 @@ const totals = { pass: 0, fail: 0, skip: 0 };
 const table = [];
 
 /** Counts a row against what is expected of it, and says what needs to be said. */
-function record(counts, link, id, row) {
+function record(counts, link, { title, pins }, id, row) {
   const pin = pins.find(
     (one) => one.links.includes(link) && one.matches.test(id) && !one.except.includes(id),
   );
@@ -133,7 +167,7 @@ function record(counts, link, id, row) {
   counts[result] += 1;
   totals[result] += 1;
   if (result === 'fail' || options.verbose) {
-    say(`${result.padEnd(4)} ${link.padEnd(10)} ${id}  ${duration(row.ms)}`);
+    say(`${result.padEnd(4)} ${link.padEnd(10)} ${id}${title && ` ${title}`}  ${duration(row.ms)}`);
     if (reason !== '')
       say(
         reason
@@ -146,22 +180,30 @@ function record(counts, link, id, row) {
 }
 
 const began = Date.now();
-for (const link of links) {
-  const env = environment(link);
+for (const round of rounds.map((one) => ({ ...one, pins: pinsOf(one) }))) {
+  forgetDomains();
+  for (const link of links) await runRound(round, link);
+}
+
+/** All that is chosen, one way, on one kind of port. */
+async function runRound(round, link) {
+  const { title, user } = round;
+  const env = environment(link, round);
   if (everything || options.programs) {
     const counts = { pass: 0, fail: 0, skip: 0 };
     const started = Date.now();
     for (const check of CHECKS) {
       if (!check.links.includes(link) || (check.full && !options.full)) continue;
       if (names.length > 0 && !names.some((name) => check.name.includes(name))) continue;
-      if (check.root && process.getuid?.() !== 0) {
-        record(counts, link, check.name, { result: 'skip', reason: 'needs CAP_NET_RAW', ms: 0 });
+      if (check.root && (user !== undefined || !isRoot)) {
+        record(counts, link, round, check.name, { result: 'skip', reason: 'needs CAP_NET_RAW', ms: 0 });
         continue;
       }
       const port = await freePort();
-      record(counts, link, check.name, await runJob(check.job({ port, link }), { env, shm, port }));
+      const place = { env, shm, port, user };
+      record(counts, link, round, check.name, await runJob(check.job({ port, link }), place));
     }
-    table.push(['programs', link, counts, Date.now() - started]);
+    table.push(['programs', link, title, counts, Date.now() - started]);
   }
   if (everything || options.pyverbs) {
     const counts = { pass: 0, fail: 0, skip: 0 };
@@ -169,21 +211,24 @@ for (const link of links) {
     const fault = await runPyverbs({
       env,
       shm,
+      user,
       which: options.full ? 'all' : 'common',
       names,
       limitS: 20,
-      each: (row) => record(counts, link, row.id, row),
+      each: (row) => record(counts, link, round, row.id, row),
     });
-    if (fault !== '') record(counts, link, 'pyverbs', { result: 'fail', reason: fault, ms: 0 });
-    table.push(['pyverbs', link, counts, Date.now() - started]);
+    if (fault !== '') record(counts, link, round, 'pyverbs', { result: 'fail', reason: fault, ms: 0 });
+    table.push(['pyverbs', link, title, counts, Date.now() - started]);
   }
 }
 
 say();
 say('              link        passed  failed  skipped');
-for (const [kind, link, counts, ms] of table) {
+for (const [kind, link, title, counts, ms] of table) {
   const columns = [counts.pass, counts.fail, counts.skip].map((n) => String(n).padStart(6));
-  say(`${kind.padEnd(13)} ${link.padEnd(10)} ${columns.join('  ')}   ${duration(ms)}`);
+  say(
+    `${kind.padEnd(13)} ${link.padEnd(10)} ${columns.join('  ')}   ${duration(ms)}${title && `, ${title}`}`,
+  );
 }
 say(`All of it took ${duration(Date.now() - began)}.`);
 say(`${totals.pass} passed, ${totals.fail} failed, ${totals.skip} skipped`);

@@ -3,7 +3,7 @@
  * time to pass: the server is ready when its port listens, the run is over when all programs have ended.
  */
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { chownSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 
@@ -49,8 +49,8 @@ function listens(port) {
 }
 
 /** Starts a program in a process group of its own. `ended` resolves with its code (128 and more: a signal) and text. */
-function start([command, ...args], env) {
-  const child = spawn(command, args, { env, stdio: ['ignore', 'pipe', 'pipe'], detached: true });
+function start([command, ...args], env, user) {
+  const child = spawn(command, args, { env, stdio: ['ignore', 'pipe', 'pipe'], detached: true, ...user });
   running.add(child);
   const program = { child, line: [command, ...args].join(' '), text: '', code: undefined };
   const take = (chunk) => {
@@ -86,12 +86,14 @@ async function ready(program, isReady, over) {
  * @param {{ server?: string[], clients?: string[][], program?: string[], expect?: (text: string) => string | undefined,
  *   env?: object, ready?: (server: { text: string }) => boolean, limitMs: number }} job `expect` sees what the last client
  *   (or the program) printed and says what is wrong; `ready` is for a server that does not listen on `place.port`
- * @param {{ env: object, shm: string, port: number }} place
+ * @param {{ env: object, shm: string, port: number, user?: { uid: number, gid: number } }} place who runs them: this process's
+ *   user, unless it is root and says so
  * @returns {Promise<{ result: 'pass' | 'fail', reason: string, ms: number, text: string }>}
  */
 export async function runJob(job, place) {
   const began = Date.now();
   const shm = mkdtempSync(join(place.shm, 'cf-'));
+  if (place.user) chownSync(shm, place.user.uid, place.user.gid);
   const env = { ...place.env, ...job.env, MILLRACE_SHM_DIR: shm };
   const programs = [];
   let late = false;
@@ -100,15 +102,15 @@ export async function runJob(job, place) {
     for (const program of programs) kill(program.child);
   }, job.limitMs);
   if (job.server) {
-    const server = start(job.server, env);
+    const server = start(job.server, env, place.user);
     programs.push(server);
     await ready(server, job.ready ?? (() => listens(place.port)), () => late);
     if (server.code === undefined && !late) {
       // A server with several clients takes one after the other, and listens until it has them all.
-      for (const words of job.clients) programs.push(start(words, env));
+      for (const words of job.clients) programs.push(start(words, env, place.user));
     }
   } else {
-    programs.push(start(job.program, env));
+    programs.push(start(job.program, env, place.user));
   }
   // When one has failed the other may wait for it until the deadline; there is nothing more to learn from it.
   await Promise.race([

@@ -1,6 +1,14 @@
 /** rdma-core's own tests, as Debian ships them beside python3-pyverbs. None of them is in this tree. */
 import { spawn } from 'node:child_process';
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -16,6 +24,7 @@ const runner = join(import.meta.dirname, 'pyverbs_tests.py');
 /** Unpacks the tests. @returns the folder, and what removes it */
 function unpack() {
   const folder = mkdtempSync(join(tmpdir(), 'millrace-pyverbs-'));
+  chmodSync(folder, 0o755); // the tests may run as another user
   for (const name of readdirSync(SOURCE)) {
     if (!/\.py(\.gz)?$/.test(name)) continue;
     const bytes = readFileSync(join(SOURCE, name));
@@ -26,18 +35,22 @@ function unpack() {
 
 /**
  * Runs them one after the other.
- * @param {{ env: object, shm: string, which: 'common' | 'all', names: string[], limitS: number,
+ * @param {{ env: object, shm: string, user?: { uid: number, gid: number }, which: 'common' | 'all', names: string[], limitS: number,
  *   each: (row: { id: string, result: 'pass' | 'skip' | 'fail', reason: string, ms: number }) => void }} options
  * @returns {Promise<string>} what went wrong with the run itself, empty if nothing did
  */
-export async function runPyverbs({ env, shm, which, names, limitS, each }) {
+export async function runPyverbs({ env, shm, user, which, names, limitS, each }) {
   if (!existsSync(SOURCE)) return `${SOURCE} is missing (a system that was installed without documentation?)`;
   const { folder, remove } = unpack();
   try {
-    const child = spawn(PYTHON, [runner, folder, String(limitS), which, ...names], {
-      env: { ...env, MILLRACE_SHM_DIR: shm, PYTHONDONTWRITEBYTECODE: '1' },
-      stdio: ['ignore', 'pipe', 'pipe'],
-    });
+    const child = spawn(
+      PYTHON,
+      [runner, folder, String(limitS), which, user ? `${user.uid}:${user.gid}` : '-', ...names],
+      {
+        env: { ...env, MILLRACE_SHM_DIR: shm, PYTHONDONTWRITEBYTECODE: '1' },
+        stdio: ['ignore', 'pipe', 'pipe'],
+      },
+    );
     const end = () => child.kill('SIGKILL');
     process.once('exit', end);
     let said = '';

@@ -2,12 +2,13 @@
 its own with a fabric of its own and a deadline, and prints a JSON object a line for each:
 {"id", "result": "pass" | "skip" | "fail", "reason", "ms"}.
 
-    pyverbs_tests.py FOLDER DEADLINE_S common|all [NAME...]
+    pyverbs_tests.py FOLDER DEADLINE_S common|all UID:GID|- [NAME...]
 
-FOLDER holds the unpacked tests; "common" leaves out the modules for one vendor's devices; NAME...
-are parts of test ids. Everything is imported once, before the first fork; a forked child is as good
+FOLDER holds the unpacked tests; "common" leaves out the modules for one vendor's devices; UID:GID
+is whom they run as, if not who starts this; NAME... are parts of test ids. Everything is imported once, before the first fork; a forked child is as good
 as a new process, since nothing of the device is open by then.
 """
+import ctypes
 import importlib
 import json
 import os
@@ -87,10 +88,24 @@ class Result(unittest.TestResult):
         self.say('fail', 'passed, and was expected to fail')
 
 
-def in_child(test, write_end, output, shm):
+def become(user):
+    """From here on an ordinary user's process, as if it had been started as one."""
+    uid, gid = map(int, user.split(':'))
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+    # The kernel closes the memory of who changes user to others of that user; exec would open it.
+    PR_SET_DUMPABLE = 4
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+def in_child(test, write_end, output, shm, user):
     """The child's whole life up to its ordinary exit, which is part of the test: the device must
     leave its fabric."""
     os.setsid()
+    if user != '-':
+        os.chown(shm, *map(int, user.split(':')))
+        become(user)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.environ['MILLRACE_SHM_DIR'] = shm
@@ -111,7 +126,7 @@ def wait_end(pid, deadline):
         os.close(fd)
 
 
-def run(test, limit):
+def run(test, limit, user):
     """Forks, waits, and tells what happened. In the child it returns None."""
     shm = tempfile.mkdtemp(prefix='cf-', dir=os.environ['MILLRACE_SHM_DIR'])
     read_end, write_end = os.pipe()
@@ -120,7 +135,7 @@ def run(test, limit):
     pid = os.fork()
     if pid == 0:
         os.close(read_end)
-        in_child(test, write_end, output.fileno(), shm)
+        in_child(test, write_end, output.fileno(), shm, user)
         return None
     os.close(write_end)
     status = wait_end(pid, began + limit)
@@ -152,11 +167,11 @@ def run(test, limit):
 
 
 def main():
-    folder, limit, which, *names = sys.argv[1:]
+    folder, limit, which, user, *names = sys.argv[1:]
     for test in load(folder, which):
         if names and not any(name in test.id() for name in names):
             continue
-        told = run(test, float(limit))
+        told = run(test, float(limit), user)
         if told is None:
             return
         print(json.dumps(told), flush=True)

@@ -73,6 +73,7 @@ test('the addon loads, once, and offers exactly what binding.ts names', () => {
         'connect',
         'createRegion',
         'disconnect',
+        'fabricLayout',
         'flush',
         'inspectRegion',
         'isPresent',

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { Place } from '../support/cli-process.js';
 import { Dice, seeds, Victim } from '../support/kill-member.js';
+import { queuePairs } from '../support/queue-pairs.js';
 
 let place: Place;
 beforeEach(() => {
@@ -100,7 +101,7 @@ describe.each([
       expect(await other.resources()).toMatchObject({ peers: 1 });
       await other.leave();
     }
-    expect(await last.ask('resources', 'resources')).toMatchObject({ qps: 2 });
+    expect(await last.ask('resources', 'resources')).toMatchObject({ qps: queuePairs(0) });
     await last.leave();
     expect(place.content).toEqual([]);
   });

@@ -6,6 +6,7 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { Place } from '../support/cli-process.js';
 import { Dice, seeds, Victim } from '../support/kill-member.js';
+import { queuePairs } from '../support/queue-pairs.js';
 
 let place: Place;
 beforeEach(() => {
@@ -91,7 +92,7 @@ test.each(seeds(2))('script %i', async (seed) => {
     );
     // What was lent to the dead has come back.
     expect(await one.resources()).toMatchObject({
-      qps: 2,
+      qps: queuePairs(living.length - 1),
       srqs: 1,
       peers: living.length - 1,
       backlogBytes: 0,
