@@ -106,7 +106,8 @@ struct Peer {
 struct Arrived {
   uint32_t slot;
   uint32_t bytes;
-  bool ok;
+  ibv_wc_status status;
+  Lanes::Origin from;
 };
 
 /** A frame of a member that we have made an offer to, but not connected yet. */
@@ -205,7 +206,7 @@ class Member::Core final : public LaneSink {
   Took take_arrived(const Arrived& arrived, std::span<uint8_t> target);
   Took demultiplex(Peer& peer, const FrameHeader& header, const uint8_t* body,
                    std::span<uint8_t> target);
-  Took from_stranger(const FrameHeader& header, const uint8_t* body);
+  Took from_stranger(const FrameHeader& header, Lanes::Origin from, const uint8_t* body);
   void emit_events(std::span<uint8_t> target);
   int32_t* next_row(EventKind kind, int32_t peer);
   Took bad_frame(int32_t peer, FaultReason reason);

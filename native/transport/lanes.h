@@ -100,6 +100,32 @@ class Lanes {
   virtual base::Result<QpInfo> accept(uint32_t peer, uint32_t number, uint64_t ask,
                                       const Address& remote, const QpInfo& initiator) = 0;
 
+  /** Which lane of which peer a QP of ours receives for. */
+  struct Origin {
+    int32_t peer = kAnybody;
+    uint32_t number = 0;
+    bool operator==(const Origin&) const = default;
+  };
+  /** With XRC, where the target of a lane is its sender's own, and we are not told its number. */
+  static constexpr int32_t kAnybody = -2;
+  /** The QP's peer is gone, or there never was such a QP. */
+  static constexpr int32_t kNobody = -1;
+  /** Of a QP that the receive CQ names. What a frame's header says of its sender is worth no more
+   * than this (I9). */
+  virtual Origin origin(uint32_t qp_number) const = 0;
+
+  /**
+   * Targets that were replaced, or whose peer is gone, are in ERR and give back the receives that
+   * they had taken in their own time: when IBV_EVENT_QP_LAST_WQE_REACHED has come, all of them are
+   * completions of the receive CQ, and once that was emptied the QP can go (ibv_modify_qp(3)).
+   * True: some have reached that point, so collect everything and then call bury(). Not every
+   * device tells (rxe does not): then it is kRetireNs after they were retired. `now_ns` is
+   * monotonic.
+   */
+  virtual bool retire(uint64_t now_ns) = 0;
+  static constexpr uint64_t kRetireNs = 2'000'000'000;
+  virtual void bury() = 0;
+
   /** The peer is gone: its lanes drain and then go, those that led to us end. */
   virtual void part(uint32_t peer) = 0;
   /** Drains and destroys all QPs, before the inbox goes. */

@@ -1,7 +1,9 @@
 #include <errno.h>
+#include <poll.h>
 
 #include <array>
 #include <deque>
+#include <unordered_map>
 
 #include "base/rng.h"
 #include "transport/errors.h"
@@ -21,9 +23,8 @@ namespace {
 /** WRs that a lane to one peer may have outstanding: it is one of many. */
 constexpr uint32_t kDepth = 64;
 static_assert(kDepth > 2 * kControlReserve && kDepth <= kLaneDepth);
-/** Targets of peers that are gone are kept for a while in ERR: they still give back the slots that
- * they had taken, which destroying them would swallow. */
-constexpr size_t kGraves = 32;
+/** Targets in ERR that wait for their last receive; with more, the oldest goes. */
+constexpr size_t kMaxRetired = 32;
 
 class RcWire final : public Wire {
  public:
@@ -76,10 +77,14 @@ class RcWire final : public Wire {
 /** Where a peer's lane arrives. */
 struct Target {
   verbs::QpPtr qp;
-  /** The one before: in ERR, so nothing lands through it. It is kept until the next ask, since it
-   * gives back the slot that it had taken, if any, in its own time. */
-  verbs::QpPtr before;
   uint64_t ask = 0;  ///< the ask that `qp` was made for
+};
+
+/** A target that was. It is in ERR, so nothing lands through it. */
+struct Retired {
+  verbs::QpPtr qp;
+  uint64_t until = 0;  ///< goes then at the latest; 0: retire() has not seen it yet
+  bool last_reached = false;
 };
 
 class RcLanes final : public Lanes {
@@ -180,10 +185,34 @@ class RcLanes final : public Lanes {
     base::Status status =
         bring_up(qp.get(), End::kTarget, port_, {remote, initiator.number, initiator.psn});
     if (!status.ok()) return status;
-    target.before = std::move(target.qp);
+    retire_target(target);
     target.qp = std::move(qp);
     target.ask = ask;
+    origins_[target.qp->qp_num] = {static_cast<int32_t>(peer), number};
     return QpInfo{target.qp->qp_num, 0};
+  }
+
+  Origin origin(uint32_t qp_number) const override {
+    const auto found = origins_.find(qp_number);
+    return found != origins_.end() ? found->second : Origin{kNobody, 0};
+  }
+
+  bool retire(uint64_t now_ns) override {
+    if (retired_.empty()) return false;
+    read_events();
+    bool any = false;
+    for (Retired& one : retired_) {
+      if (one.until == 0) one.until = now_ns + kRetireNs;
+      one.last_reached |= now_ns >= one.until;
+      any |= one.last_reached;
+    }
+    return any;
+  }
+  void bury() override {
+    std::erase_if(retired_, [this](const Retired& one) {
+      if (one.last_reached) origins_.erase(one.qp->qp_num);
+      return one.last_reached;
+    });
   }
 
   void part(uint32_t index) override {
@@ -193,9 +222,10 @@ class RcLanes final : public Lanes {
       lane->part();
       parting_.push_back(std::move(lane));
     }
-    for (Target& target : peers_[index]->targets) {
-      if (target.qp) bury(std::move(target.qp));
-    }
+    for (Target& target : peers_[index]->targets) retire_target(target);
+    std::erase_if(origins_, [index](const auto& entry) {
+      return entry.second.peer == static_cast<int32_t>(index);
+    });
     peers_[index].reset();
   }
   void shut() override {
@@ -208,16 +238,16 @@ class RcLanes final : public Lanes {
     }
     for (auto& lane : parting_) destroy(lane);
     parting_.clear();
-    graves_.clear();
+    retired_.clear();
+    origins_.clear();
     open_ = 0;
   }
 
   uint32_t queue_pairs() const override {
-    size_t count = all().size() + graves_.size();
+    size_t count = all().size() + retired_.size();
     for (const auto& peer : peers_) {
       if (!peer) continue;
-      for (const Target& target : peer->targets)
-        count += (target.qp ? 1u : 0u) + (target.before ? 1u : 0u);
+      for (const Target& target : peer->targets) count += target.qp ? 1u : 0u;
     }
     return static_cast<uint32_t>(count);
   }
@@ -237,16 +267,32 @@ class RcLanes final : public Lanes {
     forget(lane.get());
     lane.reset();
   }
-  void bury(verbs::QpPtr qp) {
-    to_error(qp.get());
-    graves_.push_back(std::move(qp));
-    if (graves_.size() > kGraves) graves_.pop_front();
+  void retire_target(Target& target) {
+    if (!target.qp) return;
+    to_error(target.qp.get());
+    retired_.push_back({std::move(target.qp)});
+    if (retired_.size() <= kMaxRetired) return;
+    origins_.erase(retired_.front().qp->qp_num);
+    retired_.pop_front();
+  }
+  /** Nobody else reads this context's asynchronous events, and of these, one kind matters. */
+  void read_events() {
+    pollfd readable = {parts_.context->async_fd, POLLIN, 0};
+    ibv_async_event event;
+    while (poll(&readable, 1, 0) == 1 && ibv_get_async_event(parts_.context, &event) == 0) {
+      for (Retired& one : retired_) {
+        one.last_reached |=
+            event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == one.qp.get();
+      }
+      ibv_ack_async_event(&event);
+    }
   }
 
   ibv_srq* srq_ = nullptr;
   std::vector<std::unique_ptr<PeerLanes>> peers_;
   std::vector<std::unique_ptr<Lane>> parting_;
-  std::deque<verbs::QpPtr> graves_;
+  std::deque<Retired> retired_;
+  std::unordered_map<uint32_t, Origin> origins_;  ///< of targets, also retired ones
   uint64_t made_ = 0;
 };
 

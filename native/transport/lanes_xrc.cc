@@ -138,6 +138,10 @@ class XrcLanes final : public Lanes {
     return QpInfo{};
   }
 
+  Origin origin(uint32_t) const override { return {}; }
+  bool retire(uint64_t) override { return false; }
+  void bury() override {}
+
   void part(uint32_t) override {}
   void shut() override {
     for (uint32_t number = 0; number < kMaxLanes; ++number) {

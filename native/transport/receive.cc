@@ -36,7 +36,7 @@ uint32_t Member::Core::collect(uint32_t limit) {
     if (wcs[i].wr_id >= inbox_->slots()) continue;  // none of ours
     inbox_->taken();
     ring_[arrived_++ & (ring_.size() - 1)] = {static_cast<uint32_t>(wcs[i].wr_id), wcs[i].byte_len,
-                                              wcs[i].status == IBV_WC_SUCCESS};
+                                              wcs[i].status, lanes_->origin(wcs[i].qp_num)};
   }
   return static_cast<uint32_t>(count);
 }
@@ -89,6 +89,10 @@ uint32_t Member::Core::poll(std::span<uint8_t> target, size_t offset, uint32_t m
   }
   (void)harvest_all();
   ask_again();
+  if (lanes_->retire(base::now_ns())) {
+    collect_all();
+    lanes_->bury();
+  }
   emit_events(target);
 
   for (uint32_t taken = 0; taken < max_frames && event_rows_ < kEventRows && need_room_ == 0;
@@ -170,8 +174,12 @@ Member::Core::Took Member::Core::bad_frame(int32_t peer, FaultReason reason) {
 }
 
 Member::Core::Took Member::Core::take_arrived(const Arrived& arrived, std::span<uint8_t> target) {
-  if (!arrived.ok || arrived.bytes < kFrameHeaderBytes || arrived.bytes > inbox_->slot_bytes()) {
-    return bad_frame(-1, FaultReason::kHeader);
+  const int32_t origin = arrived.from.peer;
+  const bool told = origin != Lanes::kAnybody;
+  if (arrived.status == IBV_WC_WR_FLUSH_ERR) return Took::kNothing;  // of a target that ended
+  if (arrived.status != IBV_WC_SUCCESS || arrived.bytes < kFrameHeaderBytes ||
+      arrived.bytes > inbox_->slot_bytes()) {
+    return bad_frame(told ? origin : -1, FaultReason::kHeader);
   }
   // Copied, then checked, then used (I9). The slot itself is not written by anybody before it is
   // posted again.
@@ -181,9 +189,14 @@ Member::Core::Took Member::Core::take_arrived(const Arrived& arrived, std::span<
   const HeaderFault fault = check_header(header, arrived.bytes, options_.incarnation, kMaxLanes);
   const auto known = by_incarnation_.find(header.sender);
   const int32_t sender = known != by_incarnation_.end() ? static_cast<int32_t>(known->second) : -1;
-  if (fault != HeaderFault::kNone)
-    return bad_frame(fault == HeaderFault::kMagic ? -1 : sender, FaultReason::kHeader);
-  if (sender < 0) return from_stranger(header, slot + kFrameHeaderBytes);
+  if (fault != HeaderFault::kNone) {
+    const int32_t said = fault == HeaderFault::kMagic ? -1 : sender;
+    return bad_frame(told ? origin : said, FaultReason::kHeader);
+  }
+  if (sender < 0) return from_stranger(header, arrived.from, slot + kFrameHeaderBytes);
+  // Somebody else's name in the header: whoever has that lane is to blame, and nobody else.
+  if (told && arrived.from != Lanes::Origin{sender, header.lane})
+    return bad_frame(origin, FaultReason::kHeader);
   return demultiplex(*peers_[static_cast<uint32_t>(sender)], header, slot + kFrameHeaderBytes,
                      target);
 }
@@ -191,13 +204,15 @@ Member::Core::Took Member::Core::take_arrived(const Arrived& arrived, std::span<
 /**
  * A frame of a member that we don't know. Either it took our offer and sends already, while its own
  * is still on the way to us: kept for connect(), and bounded by what the offers granted. Or it
- * comes late, from one that left: dropped.
+ * comes late, from one that left: dropped. With RC nobody can send before it is connected.
  */
-Member::Core::Took Member::Core::from_stranger(const FrameHeader& header, const uint8_t* body) {
+Member::Core::Took Member::Core::from_stranger(const FrameHeader& header, Lanes::Origin from,
+                                               const uint8_t* body) {
   if (std::find(departed_.begin(), departed_.end(), header.sender) != departed_.end()) {
     ++counter(kDuplicates);
     return Took::kNothing;
   }
+  if (from.peer != Lanes::kAnybody) return bad_frame(from.peer, FaultReason::kHeader);
   if (strangers_.size() >= size_t{reserved_count_} * kFloorSlots)
     return bad_frame(-1, FaultReason::kOrder);
   StrangerFrame frame;

@@ -1,12 +1,7 @@
-#include <fcntl.h>
-
 #include "base/rng.h"
-#include "transport/arena.h"
 #include "transport/core.h"
 #include "transport/handshake.h"
-#include "transport/lane.h"
 #include "transport_support.h"
-#include "verbs/open.h"
 
 /** A process of the same domain that writes what it likes into an inbox (I9): counted, named, and
  * nobody else suffers. */
@@ -20,26 +15,11 @@ using test::Node;
 using test::run;
 
 /** The bare means of sending: a lane, without any of the member's care. */
-class Forger {
+class Forger : test::LaneBench {
  public:
-  explicit Forger(const Domain& domain) {
-    context_ = verbs::ContextPtr(verbs::open_device(test::device()).take());
-    folder_ = base::Fd(open(domain.folder().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    pd_ = verbs::PdPtr(ibv_alloc_pd(context_.get()));
-    channel_ = verbs::ChannelPtr(ibv_create_comp_channel(context_.get()));
-    receive_cq_ = verbs::CqPtr(ibv_create_cq(context_.get(), 16, nullptr, nullptr, 0));
-    arena_ = Arena::create(pd_.get(), 1 << 16, 16384, 1, kLaneDepth).take();
-    LaneParts parts;
-    parts.context = context_.get();
-    parts.pd = pd_.get();
-    parts.channel = channel_.get();
-    parts.receive_cq = receive_cq_.get();
-    parts.arena = arena_.get();
-    parts.folder = folder_.get();
-    parts.seed = 9;
-    lanes_ = Lanes::create(parts).take();
-    EXPECT_TRUE(lanes_->open(0).ok());
-    lane_ = lanes_->reach(kPeer, 1, 0).value();
+  explicit Forger(const Domain& domain) : LaneBench(domain) {
+    EXPECT_TRUE(lanes->open(0).ok());
+    lane_ = lanes->reach(kPeer, 1, 0).value();
   }
 
   /** What it would offer, were it a member with that incarnation. */
@@ -51,9 +31,9 @@ class Forger {
     fake.srq_number = srq_number;
     fake.slot_bytes = 16384;
     fake.granted = 2;
-    fake.lanes = lanes_->kind();
+    fake.lanes = lanes->kind();
     fake.medium = test::device() == "soft" ? Medium::kSoft : Medium::kAdapters;
-    fake.address = lanes_->port().address;
+    fake.address = lanes->port().address;
     return fake;
   }
 
@@ -65,7 +45,7 @@ class Forger {
     ask.sender = incarnation;
     ask.receiver = receiver.incarnation();
     ask.number = ++asks_;
-    ask.qp = lanes_->asking(*lane_);
+    ask.qp = lanes->asking(*lane_);
     receiver.member().tunnel(victim, encode_tunnel(ask));
     for (bool answered = false; !answered;) {
       (void)receiver.poll();
@@ -73,7 +53,7 @@ class Forger {
         const auto& [peer, bytes] = receiver.tunnel_out.front();
         const auto answer = decode_tunnel(bytes);
         if (peer != victim || !answer || answer->number != ask.number) continue;
-        EXPECT_TRUE(lanes_->answered(*lane_, lanes_->port().address, answer->qp).ok());
+        EXPECT_TRUE(lanes->answered(*lane_, lanes->port().address, answer->qp).ok());
         answered = true;
       }
     }
@@ -87,7 +67,7 @@ class Forger {
     if (!body.empty()) {
       posted.bounce = 0;
       posted.body_bytes = static_cast<uint32_t>(body.size());
-      std::memcpy(arena_->bounce(0), body.data(), body.size());
+      std::memcpy(arena->bounce(0), body.data(), body.size());
     }
     lane_->stage_frame(srq_number);
     lane_->post();
@@ -98,19 +78,12 @@ class Forger {
     while (lane_->outstanding() > 0 && !lane_->drained()) (void)lane_->harvest(&sink);
     if (!lane_->up()) {
       lane_->quiesce();
-      EXPECT_NE(lanes_->revive(*lane_), Lanes::Revival::kFailed);
+      EXPECT_NE(lanes->revive(*lane_), Lanes::Revival::kFailed);
     }
     return sink.landed;
   }
 
  private:
-  verbs::ContextPtr context_;
-  base::Fd folder_;
-  verbs::PdPtr pd_;
-  verbs::ChannelPtr channel_;
-  verbs::CqPtr receive_cq_;
-  std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Lanes> lanes_;
   Lane* lane_ = nullptr;
   uint64_t asks_ = 0;
   static constexpr uint32_t kPeer = 0;
@@ -186,7 +159,9 @@ TEST_F(Hostile, BadHeadersAreCountedAndNamed) {
     EXPECT_EQ(receiver_.records, 0u);
     return receiver_.faults.empty() ? Node::Fault{-9, 0, 0} : receiver_.faults[0];
   };
-  EXPECT_EQ(bad([](FrameHeader* h) { h->magic = 0; }).peer, -1);
+  // With RC the QP says whose lane it was; with XRC only the header does.
+  const int32_t unnamed = receiver_.rc() ? static_cast<int32_t>(victim_index_) : -1;
+  EXPECT_EQ(bad([](FrameHeader* h) { h->magic = 0; }).peer, unnamed);
   EXPECT_EQ(bad([](FrameHeader* h) { h->version = 9; }).peer, static_cast<int32_t>(victim_index_));
   EXPECT_EQ(bad([](FrameHeader* h) { h->flags = 0x80; }).reason,
             static_cast<int32_t>(FaultReason::kHeader));
@@ -200,12 +175,30 @@ TEST_F(Hostile, BadHeadersAreCountedAndNamed) {
             static_cast<int32_t>(FaultReason::kHeader));
   EXPECT_EQ(bad([](FrameHeader* h) { h->sequence = 2; }).reason,
             static_cast<int32_t>(FaultReason::kOrder));
-  EXPECT_EQ(bad([](FrameHeader* h) { h->sender = 999; }).peer, -1);
+  EXPECT_EQ(bad([](FrameHeader* h) { h->sender = 999; }).peer, unnamed);
   honest_goes_on();
   // The real thing still passes.
   EXPECT_TRUE(forger_.send(srq_number_, header(1, 40, 1), record(1, 8)));
   poll();
   EXPECT_EQ(receiver_.stream(victim_index_, 1).last, 1u);
+}
+
+TEST_F(Hostile, WhoWritesAnothersNameIsNamedHimself) {
+  if (!receiver_.rc()) GTEST_SKIP() << "a target of XRC is its sender's own: nobody knows whose";
+  FrameHeader h = header(1, 40, 1);
+  h.sender = kHonest;
+  EXPECT_TRUE(forger_.send(srq_number_, h, record(1, 8)));
+  h = header(1, 40, 1);
+  h.lane = 1;  // which he has not
+  EXPECT_TRUE(forger_.send(srq_number_, h, record(1, 8)));
+  poll();
+  EXPECT_EQ(receiver_.records, 0u);
+  ASSERT_EQ(receiver_.faults.size(), 2u);
+  for (const Node::Fault& fault : receiver_.faults) {
+    EXPECT_EQ(fault.peer, static_cast<int32_t>(victim_index_));
+    EXPECT_EQ(fault.reason, static_cast<int32_t>(FaultReason::kHeader));
+  }
+  honest_goes_on();
 }
 
 TEST_F(Hostile, DuplicatesAreDroppedAndWorthNoCredit) {

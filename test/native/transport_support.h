@@ -1,5 +1,6 @@
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -17,8 +18,13 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/files.h"
+#include "transport/arena.h"
 #include "transport/frame.h"
+#include "transport/lane.h"
+#include "transport/lanes.h"
 #include "transport/member.h"
+#include "verbs/open.h"
 
 /** What the transport's tests share: a domain of their own, and a member that keeps account of what
  * it gets. */
@@ -84,6 +90,36 @@ class Domain {
   bool owner_ = false;
 };
 
+/** What lanes are made from, and they, without a member around them. */
+struct LaneBench {
+  explicit LaneBench(const Domain& domain) {
+    context = verbs::ContextPtr(verbs::open_device(device()).take());
+    folder = base::Fd(open(domain.folder().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    pd = verbs::PdPtr(ibv_alloc_pd(context.get()));
+    channel = verbs::ChannelPtr(ibv_create_comp_channel(context.get()));
+    receive_cq = verbs::CqPtr(ibv_create_cq(context.get(), 16, nullptr, nullptr, 0));
+    arena = Arena::create(pd.get(), 1 << 16, 16384, 1, kLaneDepth).take();
+    LaneParts parts;
+    parts.context = context.get();
+    parts.pd = pd.get();
+    parts.channel = channel.get();
+    parts.receive_cq = receive_cq.get();
+    parts.arena = arena.get();
+    parts.folder = folder.get();
+    parts.seed = 9;
+    lanes = Lanes::create(parts).take();
+  }
+
+  verbs::ContextPtr context;
+  base::Fd folder;
+  verbs::PdPtr pd;
+  verbs::ChannelPtr channel;
+  verbs::CqPtr receive_cq;
+  std::unique_ptr<Arena> arena;
+  InboxQueue queue;  ///< for tests that make one
+  std::unique_ptr<Lanes> lanes;
+};
+
 /** A member that writes numbered records and checks the numbers of those that it gets. */
 class Node {
  public:
@@ -127,12 +163,9 @@ class Node {
   void send(const std::vector<uint32_t>& peers, uint32_t channel, uint32_t payload,
             uint32_t lane = 0, uint64_t sequence = 0) {
     const Buffers& b = member_->buffers();
-    const uint32_t bytes = (kRecordHeaderBytes + payload + 7) / 8 * 8;
+    const uint32_t bytes = record_size(payload);
     if (rows_ + peers.size() > kSendRows) flush();
-    uint64_t position = head_;
-    if (position % b.arena.size() + bytes > b.arena.size()) {
-      position += b.arena.size() - position % b.arena.size();
-    }
+    const uint64_t position = place_for(bytes);
     if (position + bytes - freed() > b.arena.size()) {
       flush();
       // A device that takes its time (delays) holds what is posted; a peer that is slow never does.
@@ -168,6 +201,12 @@ class Node {
       row[3] = static_cast<int32_t>(lane);
       ++rows_sent_[peer];
     }
+  }
+
+  /** Whether the arena has room for a record now. */
+  bool fits(uint32_t payload) {
+    const uint32_t bytes = record_size(payload);
+    return place_for(bytes) + bytes - freed() <= member_->buffers().arena.size();
   }
 
   uint32_t flush() {
@@ -222,6 +261,16 @@ class Node {
   void mute(bool on) { mute_ = on; }
 
  private:
+  static uint32_t record_size(uint32_t payload) {
+    return (kRecordHeaderBytes + payload + 7) / 8 * 8;
+  }
+  /** Where the next record goes: one that does not fit before the arena's end begins at its start.
+   */
+  uint64_t place_for(uint32_t bytes) {
+    const uint64_t size = member_->buffers().arena.size();
+    return head_ % size + bytes > size ? head_ + size - head_ % size : head_;
+  }
+
   void row(const int32_t* r) {
     const uint32_t peer = static_cast<uint32_t>(r[1]);
     switch (static_cast<EventKind>(r[0])) {

@@ -97,9 +97,14 @@ const MEMBER = [
   'WhatIsAskedBack*',
 ].map((name) => `Member.${name}`);
 await gtest(root, 'transport_member_test', MEMBER);
-await gtest(root, 'transport_hostile_test', ['Hostile.Bad*', 'Hostile.Dup*', 'Hostile.Records*']);
+await gtest(root, 'transport_hostile_test', [
+  'Hostile.Bad*',
+  'Hostile.Dup*',
+  'Hostile.Records*',
+  'Hostile.Who*',
+]);
 await gtest(root, 'transport_faults_test', ['Rearm.*']);
-await gtest(root, 'transport_process_test', ['Processes.WithTheFloor*']);
+await gtest(root, 'transport_process_test', ['Processes.AllKilledButOne', 'Processes.WithTheFloor*']);
 
 console.log('publish and subscribe, two processes of Node.js');
 /** Starts the two members; resolves with what each said it held, and what the kernel counted. */
