@@ -140,10 +140,10 @@ export const buildNativeTests = (context, folder = join(root, 'build', 'tests'),
  */
 async function nativeTests(context, folder, sanitize, env, atOnce = 1) {
   const built = await buildNativeTests(context, folder, sanitize);
-  const total = { passed: 0, failed: 0, skipped: 0, failures: [], shown: '' };
-  if (!built) return { ...total, failed: 1, failures: ['build'] };
+  const failed = (why) => ({ passed: 0, failed: 1, skipped: 0, failures: [why] });
+  if (!built) return failed('build');
   const programs = executables(join(folder, 'test', 'native'), /_test$/);
-  if (programs.length === 0) return { ...total, failed: 1, failures: ['no *_test program was built'] };
+  if (programs.length === 0) return failed('no *_test program was built');
   const prefix = sanitize ? await withoutRandomisation() : [];
   // What is above the device runs on each kind of it: with XRC, and without, as most adapters are (lanes over RC).
   const rounds = programs.flatMap((program) => {
@@ -157,10 +157,16 @@ async function nativeTests(context, folder, sanitize, env, atOnce = 1) {
     for (const [at, round] of left) results[at] = await nativeProgram(context, ...round);
   };
   await Promise.all(Array.from({ length: atOnce }, work));
+  return sum(results);
+}
+
+/** The counts of several runs as one. */
+function sum(results) {
+  const total = { passed: 0, failed: 0, skipped: 0, failures: [], shown: '' };
   for (const one of results) {
     for (const count of ['passed', 'failed', 'skipped']) total[count] += one[count];
     total.failures.push(...one.failures);
-    total.shown += one.shown;
+    total.shown += one.shown ?? '';
   }
   return total;
 }
@@ -171,16 +177,16 @@ const typesOf = (project) => [
   ...['-p', project, '--incremental', '--tsBuildInfoFile', join(root, 'build', 'types', `${project}.info`)],
 ];
 
-/** Runs one project of vitest.config.mts and counts from its JSON report. */
-async function vitest(context, project, extra = []) {
-  const report = join(root, 'build', 'logs', `${project}.json`);
+/** Runs one project of vitest.config.mts, or some files of it, and counts from its JSON report. */
+async function vitest(context, project, { files = [], env = {}, title = '' } = {}) {
+  const report = join(root, 'build', 'logs', `${project}${title.replaceAll(' ', '-')}.json`);
   rmSync(report, { force: true });
-  const args = ['node_modules/vitest/vitest.mjs', 'run', '--project', project, ...extra];
+  const args = ['node_modules/vitest/vitest.mjs', 'run', '--project', project, ...files];
   args.push('--reporter=default', '--reporter=json', `--outputFile.json=${report}`);
   const result = await run(node, args, {
     log: context.log,
     append: true,
-    env: context.env,
+    env: { ...context.env, ...env },
     limitMs: context.left(),
   });
   const total = { passed: 0, failed: 0, skipped: 0, failures: [] };
@@ -190,7 +196,8 @@ async function vitest(context, project, extra = []) {
     total.skipped = json.numPendingTests + (json.numTodoTests ?? 0);
     for (const file of json.testResults) {
       const bad = file.assertionResults.filter((test) => test.status === 'failed');
-      for (const test of bad) total.failures.push(`${file.name.slice(root.length + 1)} > ${test.fullName}`);
+      for (const test of bad)
+        total.failures.push(`${file.name.slice(root.length + 1)} > ${test.fullName}${title}`);
       // A file that could not be loaded has no tests to fail.
       if (bad.length === 0 && file.status === 'failed')
         total.failures.push(`${file.name.slice(root.length + 1)}: ${file.message.split('\n')[0]}`);
@@ -205,6 +212,17 @@ async function vitest(context, project, extra = []) {
   }
   return total;
 }
+
+/** All of it with XRC, as the device comes, and publish and subscribe also without, as on most adapters (lanes over RC). */
+const integration = async (context) =>
+  sum([
+    await vitest(context, 'integration'),
+    await vitest(context, 'integration', {
+      files: ['test/integration/pubsub-'],
+      env: { MILLRACE_SOFT_XRC: '0' },
+      title: ' over RC',
+    }),
+  ]);
 
 /** Each libFuzzer target for a few seconds from its seeds; a crash leaves its input in build/fuzz/artifacts. */
 async function fuzz(context) {
@@ -398,7 +416,7 @@ export const SUITES = [
     tools: [],
     built: ['native', 'ts'],
     limit: 20,
-    run: (context) => vitest(context, 'integration'),
+    run: integration,
   },
   {
     name: 'package',

@@ -22,7 +22,8 @@ test.each(seeds(1))('in the middle of traffic (seed %i)', async (seed) => {
   for (let round = 0; round < 12; round++) {
     const how = ['exit', 'throw', 'reject', 'leave'][round % 4]!;
     const victim = await Victim.start(place, `v${round}`);
-    await victim.progress();
+    // It hears somebody, and both have heard of it: else there is nothing that they could say of its end.
+    await Promise.all([victim.progress(), ...[a!, b!].map((one) => one.told('joined', victim.name))]);
     victim.tell('end', { how, after: 1 + dice.below(1000) });
     expect(await victim.running.finish(), how).toEqual({
       code: how === 'exit' || how === 'leave' ? 0 : 1,

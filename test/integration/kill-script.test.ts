@@ -27,9 +27,9 @@ test.each(seeds(2))('script %i', async (seed) => {
 
   const spawn = async () => {
     const one = await Victim.start(place, `m${names++}`);
+    // Everybody has heard of everybody before the script goes on.
+    await Promise.all([one.progress(), ...living.map((other) => other.told('joined', one.name))]);
     living.push(one);
-    // Everybody hears everybody before the script goes on.
-    await one.progress();
   };
   const gone = async (one: Victim, how: string) => {
     living = living.filter((other) => other !== one);

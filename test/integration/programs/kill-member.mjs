@@ -60,6 +60,7 @@ source.messages$.subscribe((event) => {
     known.last = event.to;
   } else if (event.type === 'publisher-joined') {
     known.from = event.sequence;
+    say({ type: 'joined', peer });
   } else if (event.type === 'publisher-left') {
     known.left = event.reason;
     say({ type: 'left', peer, reason: event.reason, last: event.sequence });
