@@ -29,7 +29,7 @@ async function checks(context, list) {
 }
 
 /** The C++ sources below `folders`, as paths from the root. */
-export function nativeSources(folders = ['native', 'test/native', 'test/fuzz', 'bench']) {
+export function nativeSources(folders = ['native', 'test/native', 'test/fuzz', 'bench', 'examples']) {
   const found = [];
   const walk = (folder) => {
     if (!existsSync(join(root, folder))) return;
