@@ -132,11 +132,41 @@ export const CODES = define({
   ERR_MESSAGE_TOO_LARGE: {
     scope: 'operation',
     retryable: false,
-    title: 'A message is larger than a slot',
+    title: 'A message is too large',
     cause:
-      'The encoded payload exceeds the limit that the message states (slotBytes - 64 - 32, rounded down to 8).',
+      'The payload, or the loan, exceeds the whole pool (poolBytes), or the headers exceed a slot; the message says which, and the limit.',
+    remedy: 'Join with larger poolBytes, or split the message; put less into headers.',
+  },
+  ERR_POOL_FULL: {
+    scope: 'operation',
+    retryable: true,
+    title: 'No block of the pool is free',
+    cause: 'All blocks that the pool may have (poolBytes) are lent, or held by subscribers.',
     remedy:
-      'Join with a larger slotBytes (up to 1 MiB) on the publisher and the subscribers, or split the message.',
+      'Wait with whenWritable(), discard loans that are not published, let subscribers release sooner, or join with larger poolBytes.',
+  },
+  ERR_LOAN: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A loan cannot be published',
+    cause:
+      "It was published or discarded before, is of another member, its memory was transferred to another ArrayBuffer, or the channel's codec is not 'bytes'.",
+    remedy: 'Ask the channel for a loan for each message.',
+  },
+  ERR_LEASE_RELEASED: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A lease was used after its release',
+    cause: 'retain() or value came after the last release(), or after use() had returned.',
+    remedy: 'Call retain() before the lease is released, or copy what is needed longer.',
+  },
+  ERR_LEASE_POSTED: {
+    scope: 'operation',
+    retryable: false,
+    title: 'A lease was posted to another thread, or cloned',
+    cause: 'postMessage() or structuredClone() was given a lease; it belongs to the member that received it.',
+    remedy:
+      'Post a copy of its bytes, let the worker join and subscribe itself, or share memory with a region: post region.handle, and open it there.',
   },
   ERR_PEER_LOST: {
     scope: 'operation',

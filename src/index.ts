@@ -21,6 +21,8 @@ export {
 } from './channels/codec/index.js';
 export { failOnGap } from './channels/events.js';
 export { join } from './channels/join.js';
+export { Lease } from './channels/lending/lease.js';
+export { Loan } from './channels/lending/loan.js';
 export { Member, type MemberResources } from './channels/member.js';
 export type {
   ChannelOptions,

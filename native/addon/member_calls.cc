@@ -48,15 +48,33 @@ transport::MemberOptions read_options(Arguments& arguments) {
   return options;
 }
 
+Lending::Options read_lending(Arguments& arguments, const transport::MemberOptions& member) {
+  Lending::Options options;
+  if (!arguments.ok()) return options;
+  const Napi::Object object = arguments.object(0, "options");
+  options.folder = member.folder;
+  options.incarnation = member.incarnation;
+  const auto bytes = [&](const char* name) {
+    return static_cast<uint64_t>(
+        arguments.number(object, name, 1, static_cast<double>(kMaxSafeInteger), 1 << 30));
+  };
+  options.pool_bytes = bytes("poolBytes");
+  options.held_bytes = bytes("heldBytes");
+  options.poison = arguments.number(object, "poison", 0, 1, 0) != 0;
+  return options;
+}
+
 }  // namespace
 
 Napi::Value open(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "open");
   const transport::MemberOptions options = read_options(arguments);
+  const Lending::Options lent = read_lending(arguments, options);
   if (!arguments.ok()) return {};
   base::Result<std::unique_ptr<transport::Member>> member = transport::Member::create(options);
   if (!member.ok()) return failed(arguments, member.status());
-  const int32_t handle = arguments.environment().add(std::make_unique<OpenMember>(member.take()));
+  const int32_t handle =
+      arguments.environment().add(std::make_unique<OpenMember>(member.take(), lent));
   if (handle == 0) {
     return failed(arguments,
                   base::Status::error(EMFILE, "open member",
@@ -217,6 +235,20 @@ Napi::Value resources(const Napi::CallbackInfo& info) {
   result.Set("arenaBytes", static_cast<double>(held.arena_bytes));
   result.Set("backlogBytes", static_cast<double>(held.backlog_bytes));
   result.Set("peers", held.peers);
+  transport::Pool* const pool = open->lending.open_pool();
+  if (pool != nullptr) (void)pool->collect();
+  const transport::Leases* const leases = open->lending.open_leases();
+  const auto lent = pool == nullptr ? transport::Pool::Counts{} : pool->counts();
+  const auto leased = leases == nullptr ? transport::Leases::Counts{} : leases->counts();
+  result.Set("pools", pool == nullptr ? 0 : 1);
+  result.Set("poolBytes", static_cast<double>(lent.bytes));
+  result.Set("blocks", lent.blocks);
+  result.Set("blocksInUse", lent.blocks_in_use);
+  result.Set("blockBytesInUse", static_cast<double>(lent.lent_bytes));
+  result.Set("holds", lent.holds);
+  result.Set("leases", leased.holds);
+  result.Set("leasedBytes", static_cast<double>(leased.bytes));
+  result.Set("mappedPoolFiles", leased.views);
   return result;
 }
 

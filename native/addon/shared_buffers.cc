@@ -22,17 +22,17 @@ void release_owner(napi_env, void*, void* hint) {
   delete static_cast<std::shared_ptr<void>*>(hint);
 }
 
-bool external_allowed() {
-  const char* setting = getenv("MILLRACE_EXTERNAL_BUFFERS");
-  return setting == nullptr || strcmp(setting, "0") != 0;
-}
-
 template <class T>
 std::span<uint8_t> bytes_of(std::span<T> span) {
   return {reinterpret_cast<uint8_t*>(span.data()), span.size_bytes()};
 }
 
 }  // namespace
+
+bool external_buffers_allowed() {
+  const char* setting = getenv("MILLRACE_EXTERNAL_BUFFERS");
+  return setting == nullptr || strcmp(setting, "0") != 0;
+}
 
 std::span<uint8_t> SharedBuffers::native(Region region) const {
   switch (region) {
@@ -71,7 +71,7 @@ napi_value SharedBuffers::get(napi_env env) {
     return object;
   }
   static constexpr const char* kNames[kRegions] = {"arena", "sends", "events", "counters", "peers"};
-  copied_ = !external_allowed();
+  copied_ = !external_buffers_allowed();
   napi_create_object(env, &object);
   for (int i = 0; i < kRegions; ++i) {
     const auto region = static_cast<Region>(i);

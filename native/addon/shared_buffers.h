@@ -11,6 +11,9 @@
 
 namespace millrace::addon {
 
+/** Whether JavaScript may be given memory of ours: not with MILLRACE_EXTERNAL_BUFFERS=0. */
+bool external_buffers_allowed();
+
 /**
  * A member's tables and arena as ArrayBuffers.
  *

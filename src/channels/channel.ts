@@ -1,6 +1,6 @@
 import type { ReadableStream, WritableStream } from 'node:stream/web';
 import { Observable, type Observer, type Subscriber } from 'rxjs';
-import { MillraceError } from '../errors.js';
+import { MillraceError, MillraceRangeError } from '../errors.js';
 import { checkNames, integer } from '../suggest.js';
 import { doneBody } from './bodies.js';
 import {
@@ -14,8 +14,10 @@ import {
 } from './calls.js';
 import type { Codec } from './codec/index.js';
 import type { Engine } from './engine.js';
-import { batches$, events$ } from './events.js';
+import { batches$, events$, leases$ } from './events.js';
 import { ChannelIterator } from './iterate.js';
+import type { Lease } from './lending/lease.js';
+import { Loan } from './lending/loan.js';
 import { Listening } from './listening.js';
 import { abortSignal, type ChannelSettings, milliseconds } from './options.js';
 import { type AnyOutChannel, type OutChannel, REFUSED } from './outbound.js';
@@ -91,17 +93,36 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
 
   /**
    * Publishes a value to every subscriber. Never blocks and never throws: when it is refused (a `wait` subscriber is full, the
-   * value cannot be encoded, the publishing has ended) that is counted, and shows on `status$` once a turn.
+   * value cannot be encoded, the publishing has ended) that is counted, and shows on `status$` once a turn. A loan is used up
+   * either way.
    */
-  next(value: In): void {
-    this.#emit(value, undefined);
+  next(value: In | Loan): void {
+    if (this.#emit(value, undefined) < 0 && value instanceof Loan) value.discard();
+  }
+
+  /**
+   * Lends a block of the member's pool, to be filled and published without a copy (codec `'bytes'`): subscribers on this host
+   * read these very pages. The caller owns it until it is published or discarded.
+   * @throws MillraceError ERR_POOL_FULL (wait with whenWritable()), ERR_MESSAGE_TOO_LARGE (more than poolBytes), ERR_SHM_FULL,
+   *   ERR_CHANNEL_CLOSED; MillraceRangeError ERR_INVALID_ARGUMENT
+   */
+  loan(bytes: number): Loan {
+    if (!Number.isSafeInteger(bytes) || bytes < 1) {
+      throw new MillraceRangeError(
+        'ERR_INVALID_ARGUMENT',
+        `loan(): bytes must be an integer from 1 on, not ${String(bytes)}.`,
+      );
+    }
+    const out = this.#publisher();
+    if (out === null) throw this.#closedError();
+    return out.loan(bytes);
   }
 
   /**
    * Publishes a value, or takes nothing and returns false. Then `whenWritable()` tells when to try again, unless the value
    * itself is the reason, which `status$` says.
    */
-  offer(value: In, options?: SendOptions): boolean {
+  offer(value: In | Loan, options?: SendOptions): boolean {
     return this.#emit(value, headersOf('offer()', options)) > 0;
   }
 
@@ -111,7 +132,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
    * @throws MillraceError (rejects) when it is refused: ERR_REFUSED, ERR_ENCODE, ERR_MESSAGE_TOO_LARGE …; ERR_PEER_LOST when
    *   a subscriber died, with `ambiguous` set if it may have it
    */
-  publish(value: In, options?: SendOptions): Promise<PublishReceipt> {
+  publish(value: In | Loan, options?: SendOptions): Promise<PublishReceipt> {
     let headers: Headers | undefined;
     try {
       headers = headersOf('publish()', options);
@@ -260,6 +281,15 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     );
   }
 
+  /**
+   * Messages as leases: of a large one the bytes are the publisher's own pages, until release(). Use it where messages are
+   * looked at and let go, `channel.leases().subscribe((lease) => lease.use((bytes) => …))`. Operators that drop or keep values
+   * must release: a lease that is merely forgotten holds its block until it is collected, with a warning.
+   */
+  leases(): Observable<Lease<T>> {
+    return leases$<T>(() => this.#open(), this.#engine.holdings);
+  }
+
   /** A Web stream of the values; cancelling it unsubscribes. */
   readable(options: { signal?: AbortSignal } = {}): ReadableStream<T> {
     return readableOf(this.values(options));
@@ -353,7 +383,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     return () => this.#closeCalls.delete(call);
   }
 
-  #emit(value: In, headers: Headers | undefined): number {
+  #emit(value: In | Loan, headers: Headers | undefined): number {
     const out = this.#out ?? this.#publisher();
     if (out !== null) return out.emit(value, headers, null);
     this.#refusedClosed++;

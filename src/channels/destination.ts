@@ -1,9 +1,10 @@
 import type { Clock } from './clock.js';
 import type { Control } from './control.js';
 import { type DeliveryWaiter, type DestinationEnd, Expectations, type Ticket } from './expectations.js';
+import type { Block, Pool } from './lending/pool.js';
 import { type Backlog, makeBacklog, type Overflow } from './overflow/index.js';
 import type { Peer, PeerEnd, PeerPart, PeerSubscription } from './peer.js';
-import type { RecordQueue } from './record-queue.js';
+import type { Replay } from './replay.js';
 import type { Transport } from './transport.js';
 import { GAP_REASONS, type GapReason, KIND } from './wire.js';
 
@@ -12,6 +13,7 @@ export interface DestinationHost {
   readonly transport: Transport;
   readonly control: Control;
   readonly clock: Clock;
+  readonly pool: Pool;
   readonly number: number;
   readonly lane: number;
   readonly maxQueueBytes: number;
@@ -30,6 +32,8 @@ export interface DestinationHost {
   messageDropped(destination: Destination): void;
   /** The arena has no room: serve again at the end of the turn. */
   later(destination: Destination): void;
+  /** The subscriber holds as much of the pool as it may: serve again when it gave something back. */
+  awaitsRoom(destination: Destination): void;
   /** A row is waited for. */
   awaits(peer: Peer): void;
   destinationEnded(destination: Destination, why: DestinationEnd): void;
@@ -76,7 +80,10 @@ export class Destination implements PeerPart {
   #backlog: Backlog;
   /** Sequence of the head for which a report was asked. */
   #askedFor = 0;
-  #replay: RecordQueue | null = null;
+  #replay: Replay | null = null;
+  /** The blocks of large messages in the backlog, by sequence; each is referred to from here. */
+  readonly #blocks = new Map<number, Block>();
+  #blockBytes = 0;
   readonly #expected = new Expectations<Destination>(this);
   #reportWanted = false;
   #done: Uint8Array | null = null;
@@ -104,7 +111,7 @@ export class Destination implements PeerPart {
     return this.sent - this.consumed;
   }
   get queuedBytes(): number {
-    return this.#backlog.bytes + (this.#replay?.bytes ?? 0);
+    return this.#backlog.bytes + this.#blockBytes + (this.#replay?.records.bytes ?? 0);
   }
   get queuedCount(): number {
     return this.#backlog.count;
@@ -125,22 +132,30 @@ export class Destination implements PeerPart {
     if (this.idle) this.#changePolicy();
   }
 
-  /** Whether a message of that size may be published as far as this subscriber is concerned. */
-  admits(size: number): boolean {
-    if (this.idle && this.#fits(size)) return true;
-    if (!this.#backlog.waits || this.#backlog.accepts(size) || size > this.maxRecord) return true;
+  /**
+   * Whether a message may be published as far as this subscriber is concerned: of so many bytes as a record, and so many in
+   * a block of the pool.
+   */
+  admits(size: number, block = 0): boolean {
+    if (this.idle && this.#fits(size) && (block === 0 || this.host.pool.room(this.peer, block))) return true;
+    if (!this.#backlog.waits || size > this.maxRecord) return true;
+    if (this.#backlog.accepts(size) && this.#queueable(block)) return true;
     this.#fill(Math.max(0, this.host.maxQueueBytes - size));
     return this.#patienceIsOver();
   }
 
-  /** Hands over the record at `start` in the arena, which has the channel's newest sequence. */
-  take(start: number, size: number, sequence: number, ticket: Ticket | null): void {
+  /**
+   * Hands over the record at `start` in the arena, which has the channel's newest sequence. The record of a large message is
+   * this subscriber's own, since its descriptor is.
+   */
+  take(start: number, size: number, sequence: number, ticket: Ticket | null, block: Block | null): void {
     if (
       this.idle &&
       this.next === sequence &&
       !this.peer.stalled &&
       this.#fits(size) &&
-      size <= this.maxRecord
+      size <= this.maxRecord &&
+      (block === null || this.#offer(block, start))
     ) {
       this.next = sequence + 1;
       this.sent += size;
@@ -148,17 +163,30 @@ export class Destination implements PeerPart {
       if (ticket !== null) this.#handed(ticket);
       return;
     }
-    this.#takeSlowly(start, size, sequence, ticket);
+    this.#takeSlowly(start, size, sequence, ticket, block);
   }
 
-  #takeSlowly(start: number, size: number, sequence: number, ticket: Ticket | null): void {
+  #takeSlowly(
+    start: number,
+    size: number,
+    sequence: number,
+    ticket: Ticket | null,
+    block: Block | null,
+  ): void {
     if (size > this.maxRecord) {
       this.#drop('too-large');
       ticket?.dropped();
       return;
     }
     if (ticket !== null) this.#expected.queue(sequence, ticket);
-    if (this.idle && this.#fits(size) && !this.peer.stalled && this.#tellGap(sequence - 1)) {
+    if (
+      this.idle &&
+      this.#fits(size) &&
+      !this.peer.stalled &&
+      (block === null || this.host.pool.room(this.peer, block.bytes)) &&
+      this.#tellGap(sequence - 1)
+    ) {
+      if (block !== null) this.#offer(block, start);
       this.next = sequence + 1;
       this.sent += size;
       this.host.transport.add(this.peer, this.host.lane, start, size);
@@ -168,13 +196,55 @@ export class Destination implements PeerPart {
     if (this.idle) {
       this.idle = false;
       this.host.queues(true);
-      if (this.peer.stalled || this.#fits(size)) this.host.later(this);
+      if (block !== null && !this.host.pool.room(this.peer, block.bytes)) this.host.awaitsRoom(this);
+      else if (this.peer.stalled || this.#fits(size)) this.host.later(this);
       else this.#blocked(size, sequence);
     }
+    if (block !== null && !this.#queueBlock(block, sequence)) return;
     this.#backlog.push(this.host.transport.arena, start, size, sequence, this.key);
     this.host.heldBack(size);
     if (this.#backlog.waits && !this.full && !this.#backlog.accepts(1))
       this.#fill(this.host.maxQueueBytes / 2);
+  }
+
+  /** Whether a block of so many bytes may be queued: what is queued counts as a whole, and one may always be. */
+  #queueable(bytes: number): boolean {
+    return this.#blockBytes === 0 || this.#blockBytes + bytes <= this.host.maxQueueBytes;
+  }
+
+  /** Refers to a block that is about to be queued. @returns false when it was dropped instead, as the policy says */
+  #queueBlock(block: Block, sequence: number): boolean {
+    while (!this.#queueable(block.bytes) && this.#backlog.shed()) {}
+    if (!this.#queueable(block.bytes)) {
+      this.#expected.dropped(sequence);
+      this.#drop(this.#backlog.waits ? 'max-wait' : 'overflow');
+      return false;
+    }
+    block.refs++;
+    this.#blocks.set(sequence, block);
+    this.#blockBytes += block.bytes;
+    return true;
+  }
+
+  /** The message is not queued any more. @returns its block, if it has one, with the queue's reference */
+  #unqueueBlock(sequence: number): Block | undefined {
+    const block = this.#blocks.get(sequence);
+    if (block === undefined) return undefined;
+    this.#blocks.delete(sequence);
+    this.#blockBytes -= block.bytes;
+    return block;
+  }
+
+  /** The pool has no block left: drops a large message that is queued, if the policy drops. @returns whether it did */
+  shedBlock(): boolean {
+    const before = this.#blocks.size;
+    while (this.#blocks.size > 0 && this.#blocks.size === before) if (!this.#backlog.shed()) return false;
+    return this.#blocks.size < before;
+  }
+
+  /** Records the hold of this subscriber, and its descriptor in the record (R15). @returns false: it has no room */
+  #offer(block: Block, start: number): boolean {
+    return this.host.pool.offer(block, this.peer, this.host.transport.arena, start);
   }
 
   /** The subscriber says what it took. @returns false if it cannot be (I9) */
@@ -226,10 +296,13 @@ export class Destination implements PeerPart {
     return count;
   }
 
-  /** Queues kept messages for one subscription: `records` are copies with its id in them. */
-  replay(records: RecordQueue): void {
-    if (this.#replay === null) this.#replay = records;
-    else this.#replay.append(records);
+  /** Queues kept messages for one subscription: copies with its id in them. */
+  replay(kept: Replay): void {
+    if (this.#replay === null) this.#replay = kept;
+    else {
+      this.#replay.records.append(kept.records);
+      this.#replay.blocks.push(...kept.blocks);
+    }
     if (this.idle) {
       this.idle = false;
       this.host.queues(true);
@@ -277,6 +350,8 @@ export class Destination implements PeerPart {
     this.#empty();
     this.#expected.end(why);
     this.#backlog.clear();
+    for (const sequence of [...this.#blocks.keys()]) this.host.pool.unref(this.#unqueueBlock(sequence)!);
+    for (const block of this.#replay?.blocks ?? []) if (block !== null) this.host.pool.unref(block);
     this.#replay = null;
     this.host.destinationEnded(this, why);
   }
@@ -291,6 +366,8 @@ export class Destination implements PeerPart {
 
   #makeBacklog(): Backlog {
     return makeBacklog(this.#inForce, this.host.maxQueueBytes, (sequence) => {
+      const block = this.#unqueueBlock(sequence);
+      if (block !== undefined) this.host.pool.unref(block);
       this.#expected.dropped(sequence);
       this.#drop(this.#backlog.waits ? 'max-wait' : 'overflow');
     });
@@ -346,17 +423,26 @@ export class Destination implements PeerPart {
 
   /** @returns whether all of it is sent */
   #sendReplay(): boolean {
-    const queue = this.#replay;
-    if (queue === null) return true;
+    if (this.#replay === null) return true;
+    const { records: queue, blocks } = this.#replay;
+    const alone = blocks.some((block) => block !== null);
     while (queue.count > 0) {
       const size = queue.headSize();
       if (!this.#fits(size)) {
         this.#blocked(size, -queue.headSequence());
         return false;
       }
+      const block = blocks[0] ?? null;
+      if (block !== null && !this.host.pool.room(this.peer, block.bytes)) {
+        this.host.awaitsRoom(this);
+        return false;
+      }
       const start = this.#room(size);
       if (start < 0) return false;
-      const moved = queue.take(this.host.transport.arena.bytes, start, this.#budget(size));
+      const count = queue.count;
+      const moved = queue.take(this.host.transport.arena.bytes, start, alone ? size : this.#budget(size));
+      blocks.splice(0, count - queue.count);
+      if (block !== null) this.#offerTaken(block, start);
       this.#send(start, moved);
     }
     this.#replay = null;
@@ -373,14 +459,23 @@ export class Destination implements PeerPart {
         this.#blocked(size, backlog.headSequence());
         return false;
       }
+      const block = this.#blocks.get(backlog.headSequence());
+      if (block !== undefined && !this.host.pool.room(this.peer, block.bytes)) {
+        this.#roomAgain();
+        this.host.awaitsRoom(this);
+        return false;
+      }
       if (!this.#tellGap(backlog.headSequence() - 1)) {
         this.host.later(this);
         return false;
       }
       const start = this.#room(size);
       if (start < 0) return false;
-      const moved = backlog.take(this.host.transport.arena.bytes, start, this.#budget(size));
+      // A large message goes alone: the next one may have to wait for room.
+      const budget = this.#blocks.size > 0 ? size : this.#budget(size);
+      const moved = backlog.take(this.host.transport.arena.bytes, start, budget);
       this.next = backlog.lastTaken + 1;
+      if (block !== undefined) this.#offerTaken(this.#unqueueBlock(backlog.lastTaken)!, start);
       this.#send(start, moved);
       if (this.#expected.queued) this.#settle(backlog.lastTaken);
     }
@@ -416,6 +511,12 @@ export class Destination implements PeerPart {
     this.host.transport.add(this.peer, this.host.lane, start, bytes);
   }
 
+  /** Offers a block whose message was queued, and gives the queue's reference back. */
+  #offerTaken(block: Block, start: number): void {
+    this.#offer(block, start);
+    this.host.pool.unref(block);
+  }
+
   /** Tickets up to that sequence are handed to the transport. */
   #settle(sequence: number): void {
     this.#expected.sent(sequence, (ticket) => this.#handed(ticket));
@@ -437,7 +538,8 @@ export class Destination implements PeerPart {
   }
 
   #roomAgain(): void {
-    if (this.full && this.#backlog.bytes <= this.#lowWater) this.#empty();
+    if (!this.full || this.#backlog.bytes > this.#lowWater) return;
+    if (this.#blockBytes * 2 <= this.host.maxQueueBytes) this.#empty();
   }
 
   #empty(): void {

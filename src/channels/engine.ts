@@ -7,6 +7,8 @@ import type { Destination } from './destination.js';
 import { lastOf } from './farewell.js';
 import type { Batch } from './frames.js';
 import { Inbound, type InboundHost } from './inbound.js';
+import { Holdings } from './lending/holdings.js';
+import { type Block, Pool } from './lending/pool.js';
 import { Membership, type MembershipHost } from './membership.js';
 import { reportMismatch } from './mismatch.js';
 import { type AnyOutChannel, type OutboundHost, OutChannel, type OutOptions } from './outbound.js';
@@ -19,6 +21,7 @@ import { LocalSubscription, type Origin, type Wanted } from './subscription.js';
 import { Transport, type TransportEvents } from './transport.js';
 import { KIND } from './wire.js';
 
+const NOTHING = new Uint8Array(0);
 /** Drops are told within this time even if nothing else is sent. */
 const GAP_MS = 100;
 
@@ -39,6 +42,7 @@ export interface EngineOptions {
   readonly clock: Clock;
   readonly name: string;
   readonly slotBytes: number;
+  readonly poolBytes: number;
   readonly mode: WaitMode;
 }
 
@@ -54,6 +58,9 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   readonly control: Control;
   readonly seals: Seals;
   readonly inbound: Inbound;
+  /** Blocks of this member, and of others. */
+  readonly pool: Pool;
+  readonly holdings: Holdings;
   readonly pump: Pump;
   readonly status = new Status();
   readonly self: Peer;
@@ -73,6 +80,10 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   #dirty = new Set<AnyOutChannel>();
   /** Channels that were refused for want of room in the arena. */
   readonly #wantArena = new Set<AnyOutChannel>();
+  /** Channels that were refused for want of a block, and destinations that hold as much as they may. */
+  #wantBlock = new Set<AnyOutChannel>();
+  #roomless = new Set<Destination>();
+  #vacateAsked = false;
   #gaps = new Set<Destination>();
   #gapTimer: Scheduled | null = null;
   #later = new Set<Destination>();
@@ -100,6 +111,11 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
       },
     );
     this.seals = new Seals(this.control);
+    this.pool = new Pool(native, cluster.handle, options.poolBytes);
+    this.holdings = new Holdings(native, cluster.handle, {
+      gaveBack: (peer) => this.#sendEmpty(peer, KIND.RELEASED),
+      tellOf: (origin, event) => this.inbound.origins.tell(origin, event),
+    });
     this.inbound = new Inbound(this);
     this.membership = new Membership(this, (index, type, body) => cluster.send(index, type, body));
     this.peers = this.membership.peers;
@@ -242,6 +258,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
       for (const channel of dirty) channel.endOfTurn();
     }
     for (const channel of this.#wantArena) if (channel.arenaTurn()) this.#wantArena.delete(channel);
+    if (this.pool.used) this.#lookAtHolds();
     this.#updateHold();
     for (const call of [...this.#turnCalls]) call();
   }
@@ -250,6 +267,8 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   pending(): boolean {
     return (
       this.#wantArena.size > 0 ||
+      this.#wantBlock.size > 0 ||
+      this.#roomless.size > 0 ||
       this.transport.unsent ||
       this.#awaiting.size > 0 ||
       this.#later.size > 0 ||
@@ -306,6 +325,20 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     this.#wantArena.add(channel);
     this.pump.schedule();
   }
+  wantsBlock(channel: AnyOutChannel): void {
+    this.#wantBlock.add(channel);
+    this.pump.schedule();
+  }
+  awaitsRoom(destination: Destination): void {
+    this.#roomless.add(destination);
+    this.pump.schedule();
+  }
+  lend(bytes: number): Block | null {
+    let block = this.pool.lend(bytes);
+    while (block === null && [...this.channels.values()].some((channel) => channel.shedBlock()))
+      block = this.pool.lend(bytes);
+    return block;
+  }
   gapDue(destination: Destination): void {
     this.#gaps.add(destination);
     if (this.#gapTimer !== null) return;
@@ -328,6 +361,35 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   }
   announce(peer: Peer, body: Record<string, unknown>): void {
     if (peer !== this.self) this.#cluster.send(peer.index, 'announce', body);
+  }
+
+  /** Somebody waits for blocks: looks what was given back, and asks receivers to tell, and to keep nothing needlessly. */
+  #lookAtHolds(): void {
+    const waiting = this.#wantBlock.size > 0 || this.#roomless.size > 0;
+    const some = this.pool.collect(waiting);
+    if (!waiting) {
+      this.#vacateAsked = false;
+      return;
+    }
+    if (!this.#vacateAsked) {
+      this.#vacateAsked = true;
+      for (const peer of [this.self, ...this.peers.values()])
+        if (peer.destinations.size > 0) this.#sendEmpty(peer, KIND.VACATE);
+      this.transport.flush();
+    }
+    if (!some) return;
+    const roomless = this.#roomless;
+    this.#roomless = new Set();
+    for (const destination of roomless) destination.serve();
+    const channels = this.#wantBlock;
+    this.#wantBlock = new Set();
+    for (const channel of channels) channel.poolTurn();
+  }
+
+  #sendEmpty(peer: Peer, kind: number): void {
+    if (peer.gone || this.closed) return;
+    this.control.send(peer, 0, kind, 0, 0, 0, NOTHING);
+    this.pump.schedule();
   }
 
   #reportGaps(): void {
@@ -377,6 +439,16 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
         ),
       );
     }
+  }
+
+  holdsReleased(peer: Peer): void {
+    // It has told once, and is asked again if that was not enough.
+    if (peer.gone) return;
+    this.#vacateAsked = false;
+    this.pump.schedule();
+  }
+  vacate(peer: Peer): void {
+    this.holdings.vacate(peer);
   }
 
   report(origin: Origin, delivered: number, bytes: number): void {
@@ -474,6 +546,8 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     }
     for (const channel of this.channels.values()) channel.close('closed');
     this.channels.clear();
+    // Before the goodbye: publishers take our holds for given back when they hear it.
+    this.holdings.close();
     this.transport.close();
     this.inbound.close();
     this.membership.peers.clear();

@@ -1,6 +1,9 @@
 import { Observable, type OperatorFunction, type Subscriber } from 'rxjs';
 import { MillraceError } from '../errors.js';
 import { readHeaders } from './headers.js';
+import { encodedOf } from './lending/held.js';
+import type { Holdings } from './lending/holdings.js';
+import type { Lease } from './lending/lease.js';
 import type { Listening } from './listening.js';
 import type { MessageAt, Origin, Rich } from './subscription.js';
 import type { ChannelEvent, GapEvent, MessageEvent, PatternMessage } from './types.js';
@@ -15,7 +18,10 @@ export function messageEvent<T>(origin: Origin, value: T, at: MessageAt): Messag
     time: at.time,
     headers: readHeaders(at),
     value,
-    bytes: new Uint8Array(at.bytes.buffer, at.headersEnd, at.payloadEnd - at.headersEnd),
+    bytes:
+      at.held === null
+        ? new Uint8Array(at.bytes.buffer, at.headersEnd, at.payloadEnd - at.headersEnd)
+        : encodedOf(at.held),
     replayed: at.replayed,
   };
 }
@@ -57,6 +63,25 @@ export function events$<T>(listening: () => Listening | null): Observable<Channe
     left: (_origin, event) => subscriber.next(event),
     ended: endOf(subscriber),
   }));
+}
+
+/** Messages as leases. Whoever has unsubscribed meanwhile gets none. */
+export function leases$<T>(listening: () => Listening | null, holdings: Holdings): Observable<Lease<T>> {
+  return richObservable<Lease<T>>(listening, (subscriber) => {
+    const subscribed = holdings.here('leases().subscribe()');
+    return {
+      leases: true,
+      message(origin, value, at) {
+        if (subscriber.closed) return;
+        subscriber.next(
+          at.held === null
+            ? holdings.copied<T>(origin, value, at)
+            : holdings.lease<T>(at.held, at, subscribed),
+        );
+      },
+      ended: endOf(subscriber),
+    };
+  });
 }
 
 /**

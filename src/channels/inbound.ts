@@ -1,6 +1,7 @@
 import type { Clock } from './clock.js';
-import { Batch } from './frames.js';
+import { Batch, type EndMark } from './frames.js';
 import { Gate } from './gate.js';
+import type { Holdings } from './lending/holdings.js';
 import { Origins } from './origins.js';
 import type { Peer } from './peer.js';
 import { TURN_MESSAGES } from './pump.js';
@@ -20,6 +21,7 @@ export interface InboundHost extends RecordsHost {
   readonly clock: Clock;
   readonly transport: Transport;
   readonly status: Status;
+  readonly holdings: Holdings;
   /** Sends a CONSUMED record. */
   report(origin: Origin, delivered: number, bytes: number): void;
   /** Held frames may be delivered now. */
@@ -48,6 +50,7 @@ export class Inbound {
     payloadEnd: 0,
     size: 0,
     replayed: false,
+    held: null,
   };
   #messages = 0;
   #looked = 0;
@@ -85,7 +88,7 @@ export class Inbound {
       }
       if (!(what instanceof Batch)) {
         frames.shift();
-        this.origins.peerEnded(peer, what);
+        this.#ended(peer, what);
         continue;
       }
       const end = frames.end;
@@ -132,10 +135,16 @@ export class Inbound {
         if (stopped < end || this.#late(deadline)) return false;
       } else {
         gate.delivered(peer, end);
-        this.origins.peerEnded(peer, what);
+        this.#ended(peer, what);
       }
     }
     return true;
+  }
+
+  /** Behind its last frame: what it offered and nobody took is given back (R16). */
+  #ended(peer: Peer, mark: EndMark): void {
+    this.origins.peerEnded(peer, mark);
+    this.host.holdings.publisherGone(peer);
   }
 
   /** End of the turn: subscribers' own buffers, errors of the turn, and what publishers are to be told. */
@@ -237,6 +246,8 @@ export class Inbound {
       }
       if (origin === undefined || origin.closed) {
         this.origins.strays++;
+        if (((bits >>> 8) & FLAG.LARGE) !== 0)
+          this.host.holdings.revoke(peer, { bytes, headersEnd: pos + RECORD_BYTES + (bits >>> 16) });
         pos += size;
         continue;
       }
@@ -248,8 +259,9 @@ export class Inbound {
       at.payloadEnd = at.headersEnd + payload;
       at.size = size;
       pos += size;
-      if (((bits >>> 8) & FLAG.REPLAY) === 0) this.#live(origin, at);
-      else this.#replay(origin, at, u32[word + WORD.CORRELATION]!);
+      const flags = (bits >>> 8) & 0xff;
+      if ((flags & FLAG.REPLAY) === 0) this.#live(origin, at, flags);
+      else this.#replay(origin, at, u32[word + WORD.CORRELATION]!, flags);
       this.#messages++;
       if (this.#messages >= TURN_MESSAGES) return pos;
       if (this.#messages - this.#looked >= LOOK_EVERY && this.#late(deadline)) return pos;
@@ -263,13 +275,14 @@ export class Inbound {
     return this.host.clock.now() >= deadline;
   }
 
-  #live(origin: Origin, at: MessageAt): void {
+  #live(origin: Origin, at: MessageAt, flags: number): void {
     const { sequence } = at;
     if (!origin.touched) this.touch(origin);
     if (sequence !== origin.next) {
       if (sequence < origin.next) {
         // Also frames that were posted again after an error (R14). Its bytes were counted the first time.
         origin.count.duplicates++;
+        if ((flags & FLAG.LARGE) !== 0) this.host.holdings.revoke(origin.peer, at);
         return;
       }
       this.origins.missing(origin, sequence - 1, 'lost');
@@ -277,22 +290,55 @@ export class Inbound {
     origin.next = sequence + 1;
     origin.received += at.size;
     if (origin.waiting.length > 0) origin.arrive(sequence);
+    at.replayed = false;
+    if ((flags & FLAG.LARGE) !== 0) {
+      this.#large(origin, origin.plain, origin.rich, at);
+      origin.last = sequence;
+      return;
+    }
     const value = this.#decode(origin, at);
     origin.last = sequence;
     if (value === FAILED) return;
-    at.replayed = false;
     this.#hand(origin, origin.plain, origin.rich, value, at);
   }
 
-  #replay(origin: Origin, at: MessageAt, id: number): void {
+  #replay(origin: Origin, at: MessageAt, id: number, flags: number): void {
     this.touch(origin);
     origin.received += at.size;
     const subscription = this.locals.get(id);
-    if (subscription === undefined || !subscription.origins.has(origin)) return;
+    const large = (flags & FLAG.LARGE) !== 0;
+    if (subscription === undefined || !subscription.origins.has(origin)) {
+      if (large) this.host.holdings.revoke(origin.peer, at);
+      return;
+    }
+    at.replayed = true;
+    if (large) return this.#large(origin, subscription.plain, subscription.rich, at);
     const value = this.#decode(origin, at);
     if (value === FAILED) return;
-    at.replayed = true;
     this.#hand(origin, subscription.plain, subscription.rich, value, at);
+  }
+
+  /** A message that lies in its publisher's pool: one hold for all local subscribers, whatever they ask for. */
+  #large(origin: Origin, plain: Origin['plain'], rich: Origin['rich'], at: MessageAt): void {
+    const { holdings } = this.host;
+    let value: unknown;
+    try {
+      at.held = holdings.take(origin, at);
+      if (at.held === null) return this.origins.gap(origin, at.sequence, at.sequence, 1, 'unavailable');
+      const lessees = rich.filter((one) => one.leases === true).length;
+      // Of several the first must not take it from the next.
+      if (lessees > 1) holdings.several(at.held);
+      if (plain.length > 0 || rich.length > lessees) {
+        value = holdings.value(at.held);
+        if (origin.validate !== null) value = origin.validate(value);
+      }
+      this.#hand(origin, plain, rich, value, at);
+    } catch (error) {
+      this.origins.unreadable(origin, at.sequence, error);
+    } finally {
+      if (at.held !== null) holdings.handed(at.held);
+      at.held = null;
+    }
   }
 
   #decode(origin: Origin, at: MessageAt): unknown {

@@ -60,6 +60,7 @@ export async function joinWith<C = undefined>(
   }
   const settings = joinSettings(options, standardName());
   const { name, mode, signal, faults, device, slotBytes, slots, maxSlots, arenaBytes } = settings;
+  const { poolBytes, heldBytes } = settings;
   if (signal?.aborted === true) throw aborted('join()', signal);
   const { native, clock, joinCluster } = parts();
   // The cluster delivers no event before its promise has resolved and this function has gone on.
@@ -99,6 +100,9 @@ export async function joinWith<C = undefined>(
         slots,
         maxSlots,
         arenaBytes,
+        poolBytes,
+        heldBytes,
+        poison: process.env.MILLRACE_DEV === '1' ? 1 : 0,
         ...(faults === undefined ? {} : { faults }),
       },
       events,
@@ -108,7 +112,7 @@ export async function joinWith<C = undefined>(
     if (signal !== undefined && error === signal.reason) throw aborted('join()', signal);
     throw error;
   }
-  engine = new Engine({ native, cluster, clock, name, slotBytes, mode });
+  engine = new Engine({ native, cluster, clock, name, slotBytes, poolBytes, mode });
   member = new Member<C>(domain, name, engine, cluster);
   engine.start();
   return member;

@@ -321,4 +321,13 @@ const NOTHING: NativeResources = {
   arenaBytes: 0,
   backlogBytes: 0,
   peers: 0,
+  pools: 0,
+  poolBytes: 0,
+  blocks: 0,
+  blocksInUse: 0,
+  blockBytesInUse: 0,
+  holds: 0,
+  leases: 0,
+  leasedBytes: 0,
+  mappedPoolFiles: 0,
 };

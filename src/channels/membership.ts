@@ -3,6 +3,7 @@ import type { Control } from './control.js';
 import { readLast } from './farewell.js';
 import type { Batch } from './frames.js';
 import type { Inbound } from './inbound.js';
+import type { Pool } from './lending/pool.js';
 import { reportMismatch } from './mismatch.js';
 import type { AnyOutChannel } from './outbound.js';
 import { Peer, type PeerEnd } from './peer.js';
@@ -17,6 +18,7 @@ export interface MembershipHost {
   readonly closed: boolean;
   readonly transport: Transport;
   readonly inbound: Inbound;
+  readonly pool: Pool;
   readonly control: Control;
   readonly seals: Seals;
   readonly status: Status;
@@ -105,6 +107,8 @@ export class Membership {
     for (const { waiter } of peer.awaiting.splice(0)) waiter.lost(why, true);
     peer.subscriptions.clear();
     this.host.awaited(peer);
+    // Its holds: all of them are over with it, but who lives on keeps what it has taken (R16).
+    this.host.pool.peerGone(peer, peer.gone && why !== 'refused');
   }
 
   peerSuspect(info: PeerInfo, on: boolean): void {

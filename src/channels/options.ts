@@ -15,7 +15,7 @@ export interface JoinOptions {
   readonly device?: string;
   /** How the member waits for messages; `'adaptive'` unless given. */
   readonly mode?: WaitMode;
-  /** Bytes of an inbox slot: 4,096 to 1 MiB, a multiple of 64; 16,384 unless given. A message must fit one slot. */
+  /** Bytes of an inbox slot: 4,096 to 1 MiB, a multiple of 64; 16,384 unless given. Larger messages go through the pool. */
   readonly slotBytes?: number;
   /** Inbox slots to start with; 128 unless given. */
   readonly slots?: number;
@@ -23,6 +23,13 @@ export interface JoinOptions {
   readonly maxSlots?: number;
   /** Bytes of the send arena; 1 MiB, or eight slots if that is more. */
   readonly arenaBytes?: number;
+  /**
+   * Bytes that the pool of blocks for large messages and loans may grow to, in shared memory; 1 GiB unless given. Nothing is
+   * taken before the first.
+   */
+  readonly poolBytes?: number;
+  /** Bytes of the pool that one subscriber may hold, or one block that is larger; half of poolBytes unless given. */
+  readonly heldBytes?: number;
   /** Aborts the join. Has no effect once it has resolved. */
   readonly signal?: AbortSignal;
   /** Faults that the device is told to make, for tests. */
@@ -194,6 +201,8 @@ export interface JoinSettings {
   readonly slots: number;
   readonly maxSlots: number;
   readonly arenaBytes: number;
+  readonly poolBytes: number;
+  readonly heldBytes: number;
   readonly signal: AbortSignal | undefined;
   readonly faults: FaultOptions | undefined;
 }
@@ -206,6 +215,8 @@ const JOIN = [
   'slots',
   'maxSlots',
   'arenaBytes',
+  'poolBytes',
+  'heldBytes',
   'signal',
   'faults',
 ] as const;
@@ -222,6 +233,7 @@ export function joinSettings(given: JoinOptions, standardName: string): JoinSett
   const slotBytes = integer(call, 'slotBytes', given.slotBytes, 16 * KIB, 4 * KIB, MIB, 64);
   const slots = integer(call, 'slots', given.slots, 128, 16, 16384);
   const least = Math.max(64 * KIB, 4 * slotBytes);
+  const poolBytes = integer(call, 'poolBytes', given.poolBytes, 1024 * MIB, 64 * KIB, 2 ** 40);
   return {
     name,
     device,
@@ -238,6 +250,8 @@ export function joinSettings(given: JoinOptions, standardName: string): JoinSett
       2 ** 30,
       4096,
     ),
+    poolBytes,
+    heldBytes: integer(call, 'heldBytes', given.heldBytes, Math.floor(poolBytes / 2), 1, 2 ** 40),
     signal: abortSignal(call, given.signal),
     faults: given.faults,
   };

@@ -7,9 +7,12 @@ import type { Control } from './control.js';
 import { Destination, type DestinationHost } from './destination.js';
 import type { DestinationEnd, Ticket } from './expectations.js';
 import { writeHeaders } from './headers.js';
+import { Loan, usedUp } from './lending/loan.js';
+import { pack } from './lending/pack.js';
+import { type Block, type Body, LARGE_BYTES, type Pool, writeLarge } from './lending/pool.js';
 import { keyAt } from './overflow/index.js';
 import type { Peer, PeerSubscription } from './peer.js';
-import { notEncoded, publishingEnded, reentrant, refused, tooLarge } from './refusals.js';
+import { notEncoded, poolFull, publishingEnded, reentrant, refused, tooLarge } from './refusals.js';
 import { ReplayStore } from './replay.js';
 import type { Status } from './status.js';
 import { Tally } from './tally.js';
@@ -52,6 +55,9 @@ export interface OutboundHost {
   readonly clock: Clock;
   readonly transport: Transport;
   readonly control: Control;
+  readonly pool: Pool;
+  /** A block of the pool; what drop policies let go of makes room. Null when there is none. @throws as Pool.lend() */
+  lend(bytes: number): Block | null;
   /** Milliseconds since the epoch, taken once a turn. */
   stamp(): number;
   /** Subscriptions of this member were told to peers since `seal` was called. */
@@ -69,6 +75,9 @@ export interface OutboundHost {
   dirty(channel: AnyOutChannel): void;
   /** A message was refused for want of room in the arena. */
   wantsArena(channel: AnyOutChannel): void;
+  /** A message was refused for want of a block. */
+  wantsBlock(channel: AnyOutChannel): void;
+  awaitsRoom(destination: Destination): void;
   /** Gap records are due within 100 ms. */
   gapDue(destination: Destination): void;
   later(destination: Destination): void;
@@ -99,6 +108,9 @@ export interface OutOptions<T> {
 }
 
 const utf8 = new TextEncoder();
+/** What a large message's record takes, as it is estimated before it is packed. */
+const ESTIMATE = recordSize(0, LARGE_BYTES + 256);
+const NO_FIELDS = new Uint8Array(0);
 
 /**
  * The publisher's side of one channel: encodes a value once and hands the record to every destination.
@@ -110,6 +122,7 @@ export class OutChannel<T> implements DestinationHost {
   readonly transport: Transport;
   readonly control: Control;
   readonly clock: Clock;
+  readonly pool: Pool;
   readonly lane: number;
   readonly maxQueueBytes: number;
   readonly maxWait: number;
@@ -130,6 +143,7 @@ export class OutChannel<T> implements DestinationHost {
   /** Bytes that were queued since the last look. */
   #heldBack = 0;
   #arenaFull = false;
+  #poolFull = false;
   #keys = false;
   readonly #replay: ReplayStore | null;
   readonly #limit: number;
@@ -146,12 +160,16 @@ export class OutChannel<T> implements DestinationHost {
     this.transport = host.transport;
     this.control = host.control;
     this.clock = host.clock;
+    this.pool = host.pool;
     this.lane = options.lane;
     this.maxQueueBytes = options.maxQueueBytes;
     this.maxWait = options.maxWait;
     this.encoder = options.codec.encoder();
     this.codecName = announced(options.codec.name);
-    this.#replay = options.replay > 0 ? new ReplayStore(options.replay, options.replayBytes) : null;
+    this.#replay =
+      options.replay > 0
+        ? new ReplayStore(options.replay, options.replayBytes, (block) => host.pool.unref(block))
+        : null;
     this.#limit = payloadLimit(host.transport.slotBytes);
     this.#tally = new Tally(name, status);
   }
@@ -162,7 +180,7 @@ export class OutChannel<T> implements DestinationHost {
    * Takes a value: validates, encodes once, hands it to every destination, keeps it for replay.
    * @returns its sequence, or one of REFUSED; then nothing was taken and `lastError` is set
    */
-  emit(value: T, headers: Headers | undefined, ticket: TicketMaker | null): number {
+  emit(value: T | Loan, headers: Headers | undefined, ticket: TicketMaker | null): number {
     const { transport } = this;
     const { arena } = transport;
     if (this.ended !== null) return this.#endedError();
@@ -175,6 +193,7 @@ export class OutChannel<T> implements DestinationHost {
       this.host.progress();
       if (this.#full > 0 && this.#mustWait()) return this.#refuse(null);
     }
+    if (value instanceof Loan) return this.#emitLoan(value, headers, ticket);
     if (this.options.validate !== null) {
       arena.encoding = true; // a validator is user code, too
       try {
@@ -205,8 +224,8 @@ export class OutChannel<T> implements DestinationHost {
     } finally {
       arena.encoding = false;
     }
-    if (end < 0)
-      return this.#failed(tooLarge(this.name, this.options.codec.name, limit, transport.slotBytes));
+    if (head < 0) return this.#failed(tooLarge(this.name, 'its headers', limit));
+    if (end < 0) return this.#emitLarge(value, headers, ticket);
     if (this.ended !== null) return this.#endedError(); // an encoder that closed the channel
     const payload = end - start - RECORD_BYTES - head;
     const size = (end - start + 7) & ~7;
@@ -219,7 +238,7 @@ export class OutChannel<T> implements DestinationHost {
     const bits = head === 0 ? KIND.DATA : KIND.DATA | (FLAG.HEADERS << 8) | (head << 16);
     writeHeader(arena.u32, arena.f64, start, this.number, payload, sequence, bits, 0, this.host.stamp());
     this.counts.publishedBytes += size;
-    if (this.#replay !== null) this.#replay.keep(arena, start, size);
+    if (this.#replay !== null) this.#replay.keep(arena, start, size, null);
     const { destinations } = this;
     if (destinations.length > 0) {
       // Several destinations point at one record: a flush in between must not free it.
@@ -228,16 +247,139 @@ export class OutChannel<T> implements DestinationHost {
         arena.commit(size);
       }
       const made = ticket === null ? null : ticket(destinations.length);
-      for (let i = 0; i < destinations.length; i++) destinations[i]!.take(start, size, sequence, made);
+      for (let i = 0; i < destinations.length; i++) destinations[i]!.take(start, size, sequence, made, null);
       this.host.schedule();
     }
     arena.pinned = -1;
     return sequence;
   }
 
+  /** See Channel.loan(). */
+  loan(bytes: number): Loan {
+    const block = this.ended === null ? this.host.lend(bytes) : null;
+    if (this.ended !== null) throw this.endError;
+    if (block !== null) return new Loan(this.pool, block);
+    this.#poolFull = true;
+    this.host.wantsBlock(this);
+    throw poolFull(bytes, this.pool.limit);
+  }
+
+  /** A loan: its block goes to everyone as it is. What is refused stays the caller's. */
+  #emitLoan(loan: Loan, headers: Headers | undefined, ticket: TicketMaker | null): number {
+    if (this.options.codec.name !== 'bytes') {
+      return this.#failed(usedUp(`channel ${JSON.stringify(this.name)} has another codec than 'bytes'`));
+    }
+    if (!loan.of(this.pool)) return this.#failed(usedUp('it is of another member'));
+    if (loan.length === 0) return this.#failed(usedUp('it was published or discarded before'));
+    if (this.destinations.length === 0 && this.#replay === null) {
+      loan.discard();
+      return ++this.sequence;
+    }
+    const body = { start: 0, end: loan.length, fields: NO_FIELDS };
+    return this.#emitBlock(loan.block, loan, body, headers, ticket);
+  }
+
+  /** A value that is larger than a slot: it is copied into the pool once, whatever the number of subscribers. */
+  #emitLarge(value: T, headers: Headers | undefined, ticket: TicketMaker | null): number {
+    const { arena } = this.transport;
+    // Not copied in vain: of bytes the size is known before.
+    const least = (value as { byteLength?: unknown } | null)?.byteLength;
+    if (!this.#admitted(ESTIMATE, typeof least === 'number' ? least : 1)) return this.#refuse(null);
+    let packed: ReturnType<typeof pack>;
+    arena.encoding = true;
+    try {
+      packed = pack(this.options.codec.name, this.encoder, value, this.pool, (bytes) =>
+        this.host.lend(bytes),
+      );
+    } catch (error) {
+      return this.#failed(error);
+    } finally {
+      arena.encoding = false;
+    }
+    if (packed === null) {
+      this.#poolFull = true;
+      this.host.wantsBlock(this);
+      return this.#refuse('pool');
+    }
+    return this.#emitBlock(packed.block, null, packed, headers, ticket);
+  }
+
+  /**
+   * Publishes a block: each destination gets a record with its own descriptor. The caller's reference to the block ends here,
+   * but a loan that is refused stays as it is.
+   */
+  #emitBlock(
+    block: Block,
+    loan: Loan | null,
+    body: Body,
+    headers: Headers | undefined,
+    ticket: TicketMaker | null,
+  ): number {
+    let ours = loan === null;
+    try {
+      if (this.ended !== null) return this.#endedError(); // an encoder that closed the channel
+      const { transport, destinations } = this;
+      const { arena } = transport;
+      if (this.host.unsealed) this.host.seal();
+      // As many records as there are destinations, and room for the headers, whose size is not known yet.
+      const most = this.transport.slotBytes - FRAME_BYTES;
+      const start = this.#reserve(most + DEFINE_ROOM);
+      if (start < 0) return this.#refuse('arena');
+      const head =
+        headers === undefined
+          ? 0
+          : writeHeaders(headers, arena.bytes, start + RECORD_BYTES, this.#limit - LARGE_BYTES);
+      const payload = LARGE_BYTES + body.fields.length;
+      const size = recordSize(head, payload);
+      if (head < 0 || size > most) return this.#failed(tooLarge(this.name, 'its headers', this.#limit));
+      const copies = Math.max(1, destinations.length);
+      // The place may be another one now; then the headers are written again.
+      const at = this.#reserve(size * copies + DEFINE_ROOM);
+      if (at < 0) return this.#refuse('arena');
+      if (headers !== undefined) writeHeaders(headers, arena.bytes, at + RECORD_BYTES, this.#limit);
+      arena.bytes.fill(0, at + RECORD_BYTES + head, at + size);
+      writeLarge(arena.bytes, at + RECORD_BYTES + head, body);
+      const defined = this.encoder.takeDefinitions();
+      if (defined !== null) this.#define(defined, size * copies);
+      if (!this.#admitted(size, block.bytes)) return this.#refuse(null);
+      if (loan !== null) {
+        try {
+          loan.seal();
+        } catch (error) {
+          return this.#failed(error);
+        }
+        ours = true;
+      }
+
+      const sequence = ++this.sequence;
+      const flags = head === 0 ? FLAG.LARGE : FLAG.LARGE | FLAG.HEADERS;
+      const bits = KIND.DATA | (flags << 8) | (head << 16);
+      writeHeader(arena.u32, arena.f64, at, this.number, payload, sequence, bits, 0, this.host.stamp());
+      this.counts.publishedBytes += size + block.bytes;
+      if (this.#replay !== null) this.#replay.keep(arena, at, size, block);
+      if (destinations.length > 0) {
+        if (arena.pinned < 0) {
+          arena.pinned = arena.head;
+          arena.commit(size * copies);
+        }
+        for (let i = 1; i < copies; i++) arena.bytes.copyWithin(at + i * size, at, at + size);
+        const made = ticket === null ? null : ticket(destinations.length);
+        for (let i = 0; i < destinations.length; i++)
+          destinations[i]!.take(at + i * size, size, sequence, made, block);
+        this.host.schedule();
+      }
+      arena.pinned = -1;
+      return sequence;
+    } finally {
+      if (ours) this.pool.unref(block);
+    }
+  }
+
   /** Whether a message may be taken now, as far as is known without its size. */
   get writable(): boolean {
-    return this.ended === null && !(this.#full > 0 && this.#mustWait()) && !this.#arenaFull;
+    return (
+      this.ended === null && !(this.#full > 0 && this.#mustWait()) && !this.#arenaFull && !this.#poolFull
+    );
   }
 
   /** Calls once when `writable` may be true again. */
@@ -250,6 +392,7 @@ export class OutChannel<T> implements DestinationHost {
   end(body: DoneBody): void {
     if (this.ended === 'closed' || (this.ended !== null && body.how !== 'closed')) return;
     this.ended = body.how;
+    if (body.how === 'closed') this.forgetReplay();
     this.#done = utf8.encode(JSON.stringify(body));
     for (const destination of [...this.destinations]) destination.finish(this.#done);
     this.host.schedule();
@@ -300,7 +443,7 @@ export class OutChannel<T> implements DestinationHost {
     }
     if (this.#replay !== null && subscription.replay > 0) {
       const kept = this.#replay.copy(subscription.id, subscription.replay, subscription.replayBytes);
-      if (kept.count > 0) destination.replay(kept);
+      if (kept.records.count > 0) destination.replay(kept);
     }
     if (this.#done !== null) destination.finish(this.#done);
     this.host.schedule();
@@ -348,10 +491,27 @@ export class OutChannel<T> implements DestinationHost {
     return true;
   }
 
+  /** Blocks may be free again. */
+  poolTurn(): void {
+    this.#poolFull = false;
+    this.#tellWritable();
+  }
+
+  /** Somebody else finds no block: drops a queued large message of a subscriber whose policy drops. @returns whether it did */
+  shedBlock(): boolean {
+    return this.destinations.some((one) => one.shedBlock());
+  }
+
+  /** Nothing is kept for later subscribers any more. */
+  forgetReplay(): void {
+    this.#replay?.clear();
+  }
+
   /** The member is gone: nobody waits any more. */
   close(why: DestinationEnd): void {
     this.ended = 'closed';
     for (const destination of [...this.destinations]) destination.end(why);
+    this.forgetReplay();
     this.#tellWritable();
   }
 
@@ -391,6 +551,9 @@ export class OutChannel<T> implements DestinationHost {
   later(destination: Destination): void {
     this.host.later(destination);
   }
+  awaitsRoom(destination: Destination): void {
+    this.host.awaitsRoom(destination);
+  }
   awaits(peer: Peer): void {
     this.host.awaits(peer);
   }
@@ -401,8 +564,7 @@ export class OutChannel<T> implements DestinationHost {
     return this.transport.slotBytes - FRAME_BYTES + DEFINE_ROOM;
   }
 
-  #reserve(): number {
-    const need = this.#need;
+  #reserve(need = this.#need): number {
     let start = this.transport.arena.reserve(need);
     if (start >= 0) return start;
     start = this.transport.reserve(need);
@@ -431,9 +593,9 @@ export class OutChannel<T> implements DestinationHost {
   }
 
   /** Whether every destination can take it; only a `wait` subscriber can say no. */
-  #admitted(size: number): boolean {
+  #admitted(size: number, block = 0): boolean {
     let admitted = true;
-    for (const destination of this.destinations) if (!destination.admits(size)) admitted = false;
+    for (const destination of this.destinations) if (!destination.admits(size, block)) admitted = false;
     return admitted;
   }
 
@@ -475,11 +637,11 @@ export class OutChannel<T> implements DestinationHost {
     for (const call of calls) call();
   }
 
-  #refuse(why: 'arena' | null): number {
+  #refuse(why: 'arena' | 'pool' | null): number {
     this.counts.refused++;
     return this.#notTaken(
       REFUSED.FULL,
-      this.#tally.full(() => refused(this.name, why === 'arena', this.maxQueueBytes, this.destinations)),
+      this.#tally.full(() => refused(this.name, why, this.maxQueueBytes, this.destinations)),
     );
   }
 

@@ -9,12 +9,19 @@ import type { Peer } from './peer.js';
 import { type LocalSubscription, Origin } from './subscription.js';
 import { GAP_REASONS, KIND, RECORD_BYTES, type SubscribedBody, WORD } from './wire.js';
 
+/** What a decoder takes at most: what a typed array can have. A publisher's pool is the limit that counts. */
+const LARGEST_BODY = 2 ** 32;
+
 /** What control records cause. */
 export interface RecordsHost {
   /** A CONSUMED record came. */
   consumed(peer: Peer, channel: number, generation: number, delivered: number, bytes: number): void;
   /** Tells one peer that a subscription is over. */
   unsubscribe(peer: Peer, id: number): void;
+  /** A receiver has given back blocks, for which this member waits. */
+  holdsReleased(peer: Peer): void;
+  /** A publisher is short of blocks. */
+  vacate(peer: Peer): void;
   /** A counted fault of one peer (I9). */
   fault(peer: Peer, error: Error): void;
 }
@@ -45,6 +52,10 @@ export class ControlRecords {
         return this.consumed(peer, u32, f64, word);
       case KIND.SUBSCRIBED:
         return this.#subscribed(peer, batch, pos, payload);
+      case KIND.RELEASED:
+        return this.host.holdsReleased(peer);
+      case KIND.VACATE:
+        return this.host.vacate(peer);
     }
     const origin = origins.of(peer)?.get(channel);
     if (origin === undefined || origin.closed) {
@@ -124,7 +135,7 @@ export class ControlRecords {
         body.name,
         body.codec,
         generation,
-        codec.decoder(),
+        codec.decoder({ bytes: LARGEST_BODY }),
         first,
         subscription.wanted.window,
         origins.countsOf(body.name),

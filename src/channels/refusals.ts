@@ -5,19 +5,22 @@ import type { Destination } from './destination.js';
 
 const quoted = (channel: string): string => JSON.stringify(channel);
 
-/** A `wait` subscriber or the arena is full. */
+/** A `wait` subscriber, the arena or the pool is full. */
 export function refused(
   channel: string,
-  arena: boolean,
+  full: 'arena' | 'pool' | null,
   maxQueueBytes: number,
   destinations: readonly Destination[],
 ): MillraceError {
   const slow = destinations
     .filter((one) => one.full)
     .map(({ peer, queuedBytes }) => `${peer.info.name}: ${queuedBytes}`);
-  const cause = arena
-    ? 'the send arena has no room, since the transport could not send for a while.'
-    : `the queue of a subscriber that waits is full (maxQueueBytes ${maxQueueBytes}; ${slow.join(', ')} bytes).`;
+  const cause =
+    full === 'arena'
+      ? 'the send arena has no room, since the transport could not send for a while.'
+      : full === 'pool'
+        ? 'it is larger than a slot, and all blocks of the pool are lent or held by subscribers (poolBytes).'
+        : `the queue of a subscriber that waits is full (maxQueueBytes ${maxQueueBytes}; ${slow.join(', ')} bytes).`;
   return new MillraceError(
     'ERR_REFUSED',
     `Channel ${quoted(channel)} took no message: ${cause} Wait with whenWritable().`,
@@ -59,12 +62,22 @@ export function reentrant(channel: string): MillraceError {
   );
 }
 
-/** Larger than a slot. */
-export function tooLarge(channel: string, codec: string, limit: number, slotBytes: number): MillraceError {
+/** What must fit a slot does not. */
+export function tooLarge(channel: string, what: string, limit: number): MillraceError {
   return new MillraceError(
     'ERR_MESSAGE_TOO_LARGE',
-    `A message for ${quoted(channel)} is larger than ${limit} bytes when encoded (${codec}), the limit with slotBytes ${slotBytes}. ` +
-      'Join with larger slotBytes, or split it.',
-    { details: { channel, limit, slotBytes } },
+    `A message for ${quoted(channel)} can't be sent: ${what} take more than ${limit} bytes, the limit with this member's slotBytes. ` +
+      'Put less into headers, or join with larger slotBytes.',
+    { details: { channel, limit } },
+  );
+}
+
+/** No block for a loan. */
+export function poolFull(bytes: number, poolBytes: number): MillraceError {
+  return new MillraceError(
+    'ERR_POOL_FULL',
+    `There is no block of ${bytes} bytes: all that the pool may have (poolBytes ${poolBytes}) are lent, or held by subscribers. ` +
+      'Wait with whenWritable(), discard loans, let subscribers release sooner, or join with larger poolBytes.',
+    { details: { bytes, poolBytes } },
   );
 }

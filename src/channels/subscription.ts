@@ -1,5 +1,6 @@
 import type { Codec, Decoder } from './codec/codec.js';
 import { announced } from './codecs.js';
+import type { Held } from './lending/held.js';
 import type { ChannelSettings } from './options.js';
 import type { Overflow } from './overflow/index.js';
 import type { Peer } from './peer.js';
@@ -18,6 +19,8 @@ export interface MessageAt {
   /** Bytes of the whole record: what counts against the window. */
   size: number;
   replayed: boolean;
+  /** A large message: what is held of it while it is handed out. */
+  held: Held | null;
 }
 
 /** A subscriber that wants values only: the shortest way there is. */
@@ -29,6 +32,8 @@ export interface Plain<T> {
 
 /** A subscriber that wants more: events, batches, a buffer of its own. */
 export interface Rich<T> {
+  /** It takes leases: of a large message there is no value for it, but `at.held`. */
+  readonly leases?: true;
   message(origin: Origin, value: T, at: MessageAt): void;
   gap?(origin: Origin, event: GapEvent): void;
   joined?(origin: Origin, event: PublisherJoinedEvent): void;

@@ -166,6 +166,17 @@ export type StatusEvent =
   | { readonly type: 'peer-lost'; readonly peer: Publisher; readonly detail?: string }
   /** A peer's control connection is broken although it lives (on), or works again. Nothing is dropped. */
   | { readonly type: 'peer-suspect'; readonly peer: Publisher; readonly on: boolean }
+  /**
+   * The lease of a large message was collected and never released (`lease-forgotten`), or somebody wrote to the pages of
+   * one (`stray-write`), which reached nobody else and was undone. Each is a process warning, too.
+   */
+  | {
+      readonly type: 'lease-forgotten' | 'stray-write';
+      readonly channel: string;
+      readonly peer: Publisher;
+      readonly sequence: number;
+      readonly bytes: number;
+    }
   /** A lane went down, came up or was armed again. */
   | { readonly type: 'lane'; readonly lane: number; readonly state: 'up' | 'down' | 'rearmed' }
   /** A counted fault, of one peer (`peer`) or of the cluster. */

@@ -36,6 +36,10 @@ export const KIND = {
    * control connection, and waits there until they have arrived.
    */
   AFTER: 9,
+  /** To a publisher that is short of blocks (it asked natively): some were given back. */
+  RELEASED: 10,
+  /** From a publisher that is short of blocks: give back what is only kept. */
+  VACATE: 11,
 } as const;
 
 /** Flags of a record. */
@@ -46,6 +50,8 @@ export const FLAG = {
   HEADERS: 2,
   /** A replayed message: only for the subscription whose id is in `correlation`. */
   REPLAY: 4,
+  /** A large message: the payload is a descriptor of a block in the publisher's pool (channels/lending). */
+  LARGE: 8,
 } as const;
 
 /** u32 words of a record's header, relative to its start. */

@@ -674,7 +674,7 @@ export class Cluster {
   /** A peer is dead: what it left is removed, by every survivor. */
   #lost(peer: Peer): void {
     this.#drop(peer, 'died');
-    removeMember(this.folder, peer.incarnation);
+    removeMember(this.#native, this.folder, peer.incarnation);
   }
 
   /** Ends the session with a peer. */
@@ -834,7 +834,7 @@ export class Cluster {
       this.#departed.delete(incarnation);
       if (isAlive(this.#native, this.folder, incarnation))
         this.#lookAfter(incarnation, Math.min(turn + 1, 20));
-      else removeMember(this.folder, incarnation);
+      else removeMember(this.#native, this.folder, incarnation);
     });
     this.#departed.set(incarnation, cancel);
   }

@@ -7,6 +7,8 @@ import { MillraceError } from '../errors.js';
  *     <base>/millrace.<layout>.<uid>/<domain>/m-<incarnation>.lock    presence: held while the member lives
  *                                             m-<incarnation>.sock    its control socket
  *                                             i-<incarnation>.<k>     its inbox (made by the transport)
+ *                                             b-<incarnation>.<k>     its pool (made by the transport); stays as long as
+ *                                                                     somebody holds a block of it
  *                                             t-<incarnation>.lock    the same presence file before the member is complete
  *
  * The layout is in the folder's name, so that two versions on one host never read each other's files. The domain
@@ -104,11 +106,11 @@ export const socketName = (incarnation: number): string => `m-${incarnation}.soc
 
 /** What a file in a domain's folder is. */
 export interface RegistryFile {
-  readonly kind: 'lock' | 'staged' | 'socket' | 'inbox';
+  readonly kind: 'lock' | 'staged' | 'socket' | 'inbox' | 'pool';
   readonly incarnation: number;
 }
 
-const FILE = /^(?:(m)-(\d{1,16})\.(lock|sock)|(t)-(\d{1,16})\.lock|(i)-(\d{1,16})\.\d{1,10})$/;
+const FILE = /^(?:(m)-(\d{1,16})\.(lock|sock)|(t)-(\d{1,16})\.lock|([ib])-(\d{1,16})\.\d{1,10})$/;
 
 /** Reads a file name; undefined for files that the registry does not make. */
 export function parseFileName(name: string): RegistryFile | undefined {
@@ -118,7 +120,7 @@ export function parseFileName(name: string): RegistryFile | undefined {
   const incarnation = Number(digits);
   if (!isIncarnation(incarnation) || String(incarnation) !== digits) return undefined;
   if (match[4] !== undefined) return { kind: 'staged', incarnation };
-  if (match[6] !== undefined) return { kind: 'inbox', incarnation };
+  if (match[6] !== undefined) return { kind: match[6] === 'i' ? 'inbox' : 'pool', incarnation };
   return { kind: match[3] === 'lock' ? 'lock' : 'socket', incarnation };
 }
 

@@ -168,7 +168,7 @@ export class Registration {
   remove(): void {
     if (this.removed) return;
     this.removed = true;
-    removeMember(this.folder, this.incarnation);
+    removeMember(this.native, this.folder, this.incarnation);
     abandon(this.native, this.token, this.descriptor);
     // What others left staged, or left behind, would keep the folder for ever if we are the last one.
     sweep(this.native, this.folder);
@@ -236,18 +236,20 @@ export function sweep(native: Native, folder: string): { living: RegistryEntry[]
   const living: RegistryEntry[] = [];
   for (const entry of scan(native, folder)) {
     if (entry.alive) living.push(entry);
-    else if (removeMember(folder, entry.incarnation, entry.files, removed)) removed.members += 1;
+    else if (removeMember(native, folder, entry.incarnation, entry.files, removed)) removed.members += 1;
   }
   return { living, removed };
 }
 
 /**
- * Removes files of an incarnation, its presence file last. Never throws.
+ * Removes files of an incarnation, its presence file last. Never throws. The files of its pool go only when nobody holds a
+ * block of it any more: otherwise with the last who does (R17).
  * @param names those that were seen before the lock was found free, and no other: a file that was seen then belongs to
  *   the dead, while one that has appeared since may belong to a member that was only being made
  * @returns whether there was any
  */
 export function removeMember(
+  native: Native,
   folder: string,
   incarnation: number,
   names: readonly string[] = list(folder).filter((name) => parseFileName(name)?.incarnation === incarnation),
@@ -255,10 +257,13 @@ export function removeMember(
 ): boolean {
   const before = sum.files;
   const presence = [stagedName(incarnation), lockName(incarnation)];
-  for (const name of [...names].sort((a, b) => presence.indexOf(a) - presence.indexOf(b))) {
-    const path = join(folder, name);
-    const bytes = fs.lstatSync(path, { throwIfNoEntry: false })?.size;
-    if (bytes === undefined || !unlink(path)) continue;
+  const found = [...names]
+    .sort((a, b) => presence.indexOf(a) - presence.indexOf(b))
+    .map((name) => ({ name, path: join(folder, name), pool: parseFileName(name)?.kind === 'pool' }))
+    .map((file) => ({ ...file, bytes: fs.lstatSync(file.path, { throwIfNoEntry: false })?.size }));
+  if (found.some(({ pool }) => pool)) native.sweepPool(folder, incarnation);
+  for (const { path, pool, bytes } of found) {
+    if (bytes === undefined || !(pool ? !fs.existsSync(path) : unlink(path))) continue;
     sum.files += 1;
     sum.bytes += bytes;
   }

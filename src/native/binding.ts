@@ -173,8 +173,28 @@ export interface OpenOptions {
   maxSlots: number;
   /** Bytes of the send arena, a multiple of the page size. */
   arenaBytes: number;
+  /** Bytes of the pool of blocks at most; 1 GiB unless given. */
+  poolBytes?: number;
+  /** Bytes of it that one receiver may hold; 1 GiB unless given. */
+  heldBytes?: number;
+  /** 1: blocks are filled with 0xdb when they become free. */
+  poison?: 0 | 1;
   faults?: FaultOptions;
 }
+
+/** Through which mapping a held block is used: leased until it is given back, or kept until it is collected. */
+export const USE = { LEASED: 0, OWNED: 1 } as const;
+
+/** What `endHold` returns: bits, and above them the count of pages that had been written to by mistake. */
+export const ENDED = {
+  /** The hold is given back. */
+  LAST: 1,
+  /** Its publisher waits for blocks. */
+  WANTED: 2,
+  STRAYS_SHIFT: 2,
+} as const;
+/** Bytes of a descriptor. */
+export const DESCRIPTOR_BYTES = 32;
 
 /**
  * The memory that both sides see, the same objects at every call. They stay valid until `close(handle)`, which detaches
@@ -217,6 +237,21 @@ export interface NativeResources {
   arenaBytes: number;
   backlogBytes: number;
   peers: number;
+  /** 1 once there is a pool of blocks. */
+  pools: number;
+  /** Bytes of its blocks. */
+  poolBytes: number;
+  blocks: number;
+  /** Blocks that are lent, kept for replay, or held by a receiver. */
+  blocksInUse: number;
+  blockBytesInUse: number;
+  /** Holds of receivers on blocks of this member. */
+  holds: number;
+  /** Holds of this member on blocks of others. */
+  leases: number;
+  leasedBytes: number;
+  /** Mappings of others' pool files. */
+  mappedPoolFiles: number;
 }
 
 /** A port of an RDMA device. */
@@ -355,8 +390,85 @@ export interface NativeRegions {
   sweepRegions(): { regions: number; bytes: number };
 }
 
+/** Blocks of shared memory: this member's pool, and what it holds of others'. */
+export interface NativeLending {
+  // ---- the pool: blocks of this member (native/transport/pool.h) ----
+
+  /**
+   * Lends a free block of at least so many bytes; the pool grows up to `poolBytes`.
+   * @returns its number; -1 when all are lent or held and the pool may not grow
+   * @throws NativeError: E2BIG (larger than the whole pool), ENOSPC and others with what was measured
+   */
+  lend(handle: number, bytes: number): number;
+  /** An ArrayBuffer over a lent block, once; it stays valid until `endLoan`. */
+  loanBuffer(handle: number, block: number, bytes: number): ArrayBuffer;
+  /**
+   * Detaches a loan's ArrayBuffer, which had its last write.
+   * @returns false if it was detached already: its memory was moved elsewhere, and may still be written to
+   */
+  endLoan(handle: number, block: number, buffer: ArrayBuffer): boolean;
+  /** Nothing more is offered of it; it is free again with its last hold. */
+  retireBlock(handle: number, block: number): void;
+  /** Whether a receiver may have a hold on so many bytes more. */
+  holdRoom(handle: number, receiver: number, bytes: number): boolean;
+  /**
+   * Records a hold on a lent block and writes the descriptor to `target[offset..]` (R15).
+   * @returns false if the receiver has no room
+   */
+  offerHold(
+    handle: number,
+    block: number,
+    receiver: number,
+    bytes: number,
+    target: Uint8Array,
+    offset: number,
+  ): boolean;
+  /** Takes back what receivers have released; `want` asks them to tell of further ones. @returns whether anything was */
+  collectHolds(handle: number, want: boolean): boolean;
+  /** A receiver is gone (`dead`), or is given up: then it keeps what it has taken (R16). */
+  receiverGone(handle: number, receiver: number, dead: boolean): void;
+
+  // ---- leases: blocks of others (native/transport/leases.h) ----
+
+  /**
+   * Takes what the descriptor at `source[offset..]` offers.
+   * @returns the hold's number, never used again; 0 if the offer was taken back
+   * @throws NativeError: EPROTO (not valid), or why it cannot be mapped
+   */
+  takeHold(handle: number, publisher: number, source: Uint8Array, offset: number): number;
+  /** Nobody wants what that descriptor offers. */
+  revokeHold(handle: number, publisher: number, source: Uint8Array, offset: number): void;
+  /** An ArrayBuffer over a held block, read-only pages; at most one for each {@link USE}. */
+  holdBuffer(handle: number, hold: number, use: number): ArrayBuffer;
+  /**
+   * Detaches the ArrayBuffer and gives that use back; without one, a hold that nobody used. Where somebody else has
+   * detached it the memory lives on elsewhere, and is given back when it is collected.
+   * @returns bits of {@link ENDED}
+   */
+  endHold(handle: number, hold: number, use: number, buffer?: ArrayBuffer): number;
+  /** That publisher is gone and all that it sent is taken (R16, R17). */
+  publisherGone(handle: number, publisher: number): void;
+  /** Gives back what is kept, not leased, of one publisher; memory in use keeps its content. @returns how many holds */
+  vacate(handle: number, publisher: number): number;
+  /** Gives everything back; memory in use keeps its content. Nothing is taken after it. */
+  closeLeases(handle: number): void;
+  /** Called when a hold's ArrayBuffer was collected without `endHold`. */
+  onCollected(
+    handle: number,
+    callback: (hold: number, use: number, last: boolean, wanted: boolean, strays: number) => void,
+  ): void;
+  /** Empties all views of an ArrayBuffer. */
+  detachBuffer(buffer: ArrayBuffer): void;
+  /**
+   * Does for a publisher that may be dead what survivors and joiners do: clears holds of dead receivers, and removes the
+   * pool's files when none is left (R16, R17). Without effect while it lives.
+   * @returns holds that are left
+   */
+  sweepPool(folder: string, publisher: number): number;
+}
+
 /** The addon. */
-export interface Native extends NativeRegions {
+export interface Native extends NativeRegions, NativeLending {
   /** The layout of the tables: {@link NATIVE_ABI}. */
   readonly abi: number;
 

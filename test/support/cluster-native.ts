@@ -6,6 +6,7 @@ import type {
   NativeResources,
   OpenOptions,
 } from '../../src/native/binding.js';
+import { NoLending } from './no-lending.js';
 import { noRegions } from './no-regions.js';
 
 /** What a call of the fake was. */
@@ -24,7 +25,7 @@ const failure = (code: string, what: string, detail: string) =>
   Object.assign(new Error(detail), { code, what, detail });
 
 /** The parts of the addon that the cluster uses, in memory. `fail` makes the next call of that name throw. */
-export class ClusterNative implements Native {
+export class ClusterNative extends NoLending implements Native {
   readonly abi = 1;
   readonly fabricLayout = '1.0';
   readonly calls: Call[] = [];

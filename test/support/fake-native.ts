@@ -19,12 +19,25 @@ import {
   SEND_ROWS,
   SEND_STRIDE,
 } from '../../src/native/binding.js';
+import { noLending } from './no-lending.js';
 import { noRegions } from './no-regions.js';
 import type { Life } from './world.js';
 
 const RELEASE = COUNTER.ARENA_RELEASE;
 const FRAME_HEADER = 64;
 const RECORD_HEADER = 32;
+
+const NO_BLOCKS = {
+  pools: 0,
+  poolBytes: 0,
+  blocks: 0,
+  blocksInUse: 0,
+  blockBytesInUse: 0,
+  holds: 0,
+  leases: 0,
+  leasedBytes: 0,
+  mappedPoolFiles: 0,
+};
 
 interface Frame {
   readonly from: FakeHandle;
@@ -123,6 +136,7 @@ export class FakeFabric {
     };
     const fabric = this;
     return {
+      ...noLending,
       abi: NATIVE_ABI,
       fabricLayout: '1.0',
       open(options) {
@@ -223,6 +237,7 @@ export class FakeFabric {
           arenaBytes: options.arenaBytes,
           backlogBytes: 0,
           peers: peers.size,
+          ...NO_BLOCKS,
         };
       },
       ...noRegions,

@@ -186,12 +186,12 @@ describe('next(v) never blocks or throws', () => {
     );
   });
 
-  test('a message over the limit is refused with the measured limit', async () => {
+  test('a message over a slot that no block can have is refused with the reason', async () => {
     const { out } = await pair();
     await expect(out.publish(new Uint8Array(16_384 - 64 - 32))).resolves.toBeDefined();
     await expect(out.publish(new Uint8Array(16_384 - 64 - 32 + 1))).rejects.toMatchObject({
       code: 'ERR_MESSAGE_TOO_LARGE',
-      details: { limit: 16_288, slotBytes: 16_384 },
+      details: { what: 'lend', detail: 'the fake has no pool' },
     });
   });
 

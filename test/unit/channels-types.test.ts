@@ -8,6 +8,7 @@ import {
   custom,
   failOnGap,
   type join,
+  type Loan,
   type Member,
   type Pattern,
   type PatternMessage,
@@ -34,7 +35,7 @@ function free(member: Member): void {
   const schema = z.object({ when: z.string().transform((text) => new Date(text)) });
   const typed = member.channel('x', { schema });
   typed.subscribe((value) => expectTypeOf(value).toEqualTypeOf<{ when: Date }>());
-  expectTypeOf(typed.next).parameter(0).toEqualTypeOf<{ when: string }>();
+  expectTypeOf(typed.next).parameter(0).toEqualTypeOf<{ when: string } | Loan>();
   expectTypeOf(member.channel<Tick>('x', { schema })).toEqualTypeOf<Channel<Tick>>();
 
   const layout = struct({ n: 'u32', big: 'u64' });

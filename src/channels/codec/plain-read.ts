@@ -38,11 +38,17 @@ export class PlainReader {
   }
 }
 
+const NOTHING = new Uint8Array(0);
+const NO_VIEW = new DataView(new ArrayBuffer(0));
+
+/** Lets go of the memory that was read last, where somebody else wants to use it again. */
+export const forgetSource = (): void => cursor.forget();
+
 /** The place in what is being read. One for the environment: each holds on to the batch that it read last. */
 class Cursor {
   #makers: Makers = [];
-  #source: Uint8Array = new Uint8Array(0);
-  #view: DataView = new DataView(new ArrayBuffer(0));
+  #source: Uint8Array = NOTHING;
+  #view: DataView = NO_VIEW;
   #base = 0;
   #at = 0;
   #end = 0;
@@ -62,6 +68,12 @@ class Cursor {
     this.#depth = 0;
     const value = this.next();
     return this.#at === end ? value : NOT_READ;
+  }
+
+  /** Lets go of what was read. */
+  forget(): void {
+    this.#source = NOTHING;
+    this.#view = NO_VIEW;
   }
 
   /** The next value, for the makers of records. */

@@ -1,3 +1,5 @@
+const NOTHING = new Uint8Array(0);
+
 /**
  * The views that codecs need over the memory of one Uint8Array, kept for the last one seen: making them, and even
  * asking for `.buffer`, costs more than reading a small message. A batch buffer serves many messages in a row, so one
@@ -30,6 +32,11 @@ export class ViewCache {
     if (source !== this.#source) this.#take(source);
     this.#data ??= new DataView(this.#memory);
     return this.#data;
+  }
+
+  /** Lets go of the last source. */
+  clear(): void {
+    this.#take(NOTHING);
   }
 
   #take(source: Uint8Array): void {

@@ -4,11 +4,11 @@ import { Fifo } from './fifo.js';
 /** A full queue drops its oldest messages until the new one fits. */
 export class DropOldest extends Fifo {
   push(source: RecordSource, start: number, length: number): void {
-    while (!this.accepts(length)) {
-      const sequence = this.queue.headSequence();
-      this.queue.shift();
-      this.dropped(sequence);
-    }
+    while (!this.accepts(length)) this.dropOldest();
     this.queue.push(source, start, length);
+  }
+
+  override shed(): boolean {
+    return this.dropOldest();
   }
 }

@@ -26,6 +26,17 @@ export abstract class Fifo implements Backlog {
     return this.queue.count === 0 || this.queue.bytes + length <= this.maxBytes;
   }
   abstract push(source: RecordSource, start: number, length: number, sequence: number, key: unknown): void;
+  shed(): boolean {
+    return false;
+  }
+  /** What shed() does where the oldest may go. */
+  protected dropOldest(): boolean {
+    if (this.queue.count === 0) return false;
+    const sequence = this.queue.headSequence();
+    this.queue.shift();
+    this.dropped(sequence);
+    return true;
+  }
   headSize(): number {
     return this.queue.headSize();
   }

@@ -43,6 +43,12 @@ export class LatestBy implements Backlog {
     this.bytes += length;
   }
 
+  shed(): boolean {
+    if (this.#entries.size === 0) return false;
+    this.#drop(...this.#head());
+    return true;
+  }
+
   headSize(): number {
     return this.#entries.size === 0 ? 0 : this.#head()[1].bytes.length;
   }

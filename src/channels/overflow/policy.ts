@@ -30,6 +30,8 @@ export interface Backlog {
    * A `wait` queue drops the new one when it is full: only called so when its patience (maxWait) is over.
    */
   push(source: RecordSource, start: number, length: number, sequence: number, key: unknown): void;
+  /** Drops the oldest record, if the policy is one that drops such. @returns whether it did */
+  shed(): boolean;
   /** Size and sequence of the head; 0 when empty. */
   headSize(): number;
   headSequence(): number;

@@ -1,4 +1,4 @@
-#include "soft/step.h"
+#include "base/step.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -9,7 +9,7 @@
 
 #include "base/rng.h"
 
-namespace millrace::soft {
+namespace millrace::base {
 
 std::atomic<bool> delays_on{false};
 
@@ -39,8 +39,8 @@ bool read_delays(const char** why) {
 }
 
 void delay() {
-  thread_local base::Rng random(delay_seed.load(std::memory_order_relaxed) ^
-                                (delayed_threads.fetch_add(1, std::memory_order_relaxed) << 32));
+  thread_local Rng random(delay_seed.load(std::memory_order_relaxed) ^
+                          (delayed_threads.fetch_add(1, std::memory_order_relaxed) << 32));
   const uint64_t dice = random.next() >> 8;
   if (dice % 64 == 0) {
     const timespec pause = {0, static_cast<long>(1'000 + dice / 64 % 50'000)};
@@ -77,4 +77,4 @@ void signal_at_step(uint64_t nth, int signal, const char* filter) {
 uint64_t steps_passed() { return passed.load(std::memory_order_relaxed); }
 #endif
 
-}  // namespace millrace::soft
+}  // namespace millrace::base

@@ -1,0 +1,301 @@
+#include "transport/pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/step.h"
+
+namespace millrace::transport {
+namespace {
+
+/** Smaller payloads travel in slots. */
+constexpr uint64_t kLeastBlock = 16 * 1024;
+constexpr uint64_t kPage = 4096;
+/** A slab of small blocks has about so many bytes. */
+constexpr uint64_t kSlabBytes = 256 * 1024;
+/** Up to so many holds are looked at whenever a block is lent, so that the warmest comes back. */
+constexpr size_t kFewHolds = 256;
+/** Filling of a free block, for whoever reads what it has released. */
+constexpr int kPoison = 0xdb;
+
+}  // namespace
+
+uint64_t Pool::capacity_for(uint64_t bytes) {
+  if (bytes <= kLeastBlock) return kLeastBlock;
+  // Four sizes in each doubling: at most a fifth is unused.
+  const uint64_t step = std::max(std::bit_floor(bytes - 1) / 4, kPage);
+  return (bytes + step - 1) / step * step;
+}
+
+base::Result<std::unique_ptr<Pool>> Pool::create(int folder, const Options& options) {
+  std::unique_ptr<Pool> pool(new Pool(options));
+  pool->folder_ = base::Fd(fcntl(folder, F_DUPFD_CLOEXEC, 0));
+  if (!pool->folder_.valid()) {
+    const int error = errno;
+    return base::Status::error(error, "duplicate the folder's descriptor", strerror(error));
+  }
+  auto table = HoldTable::create(folder, options.incarnation);
+  if (!table.ok()) return table.status();
+  pool->table_ = table.take();
+  for (uint32_t word = HoldTable::kEntries; word > 0; --word) pool->free_words_.push_back(word - 1);
+  return pool;
+}
+
+Pool::~Pool() { close(); }
+
+void Pool::close() {
+  if (closed_) return;
+  closed_ = true;
+  base::step("pool-close");
+  if (!table_.valid()) return;
+  // Nobody takes an offer of ours anew after this, but who holds one keeps the names.
+  if (table_.count() == 0) {
+    for (const auto& [number, slab] : slabs_) {
+      unlinkat(folder_.get(), pool_file(options_.incarnation, number).c_str(), 0);
+    }
+    unlinkat(folder_.get(), pool_file(options_.incarnation, 0).c_str(), 0);
+  }
+  slabs_.clear();
+}
+
+uint8_t* Pool::address(uint32_t block) const {
+  const Block& b = blocks_[block];
+  return reinterpret_cast<uint8_t*>(slabs_.at(b.slab).file->bytes().data()) + b.index * b.capacity;
+}
+
+Pool::Slab Pool::next_slab(uint64_t capacity) {
+  Slab slab;
+  slab.number = ++slabs_made_;
+  slab.capacity = capacity;
+  slab.count = static_cast<uint32_t>(std::max<uint64_t>(1, kSlabBytes / capacity));
+  return slab;
+}
+
+base::Status Pool::make_slab(int folder, uint64_t incarnation, Slab& slab, bool huge) {
+  RegionOptions options;
+  options.bytes = slab.capacity * slab.count;
+  base::step("pool-slab");
+  auto file = RegionFile::create(folder, pool_file(incarnation, slab.number), options);
+  if (!file.ok()) return file.status();
+  base::step("pool-slab-made");
+  const std::atomic<bool> to_the_end{false};
+  populate(file.value().bytes(), true, huge, to_the_end);
+  slab.file = file.take();
+  return base::Status::success();
+}
+
+void Pool::adopt(Slab slab) {
+  bytes_ += slab.capacity * slab.count;
+  std::vector<uint32_t>& free = free_[slab.capacity];
+  for (uint32_t i = slab.count; i > 0; --i) {
+    uint32_t id;
+    if (free_ids_.empty()) {
+      id = static_cast<uint32_t>(blocks_.size());
+      blocks_.emplace_back();
+    } else {
+      id = free_ids_.back();
+      free_ids_.pop_back();
+    }
+    blocks_[id] = {State::kFree, slab.number, i - 1, 0, 0, slab.capacity};
+    // Below those that were in use: they are cold.
+    free.insert(free.begin(), id);
+  }
+  slabs_.emplace(slab.number, std::move(slab));
+}
+
+std::optional<Pool::Slab> Pool::plan() {
+  const uint64_t capacity = std::exchange(short_of_, 0);
+  if (closed_ || planned_bytes_ > 0 || capacity == 0) return std::nullopt;
+  Slab slab = next_slab(capacity);
+  const uint64_t bytes = capacity * slab.count;
+  // A spare must not be what fills the pool.
+  if (bytes > options_.max_bytes / 8 || bytes_ + bytes > options_.max_bytes) return std::nullopt;
+  planned_bytes_ = bytes;
+  bytes_ += bytes;
+  return slab;
+}
+
+void Pool::planned_done() { bytes_ -= std::exchange(planned_bytes_, 0); }
+
+uint32_t Pool::take_free(uint64_t capacity) {
+  auto found = free_.find(capacity);
+  if (found == free_.end() || found->second.empty()) return ~0u;
+  const uint32_t id = found->second.back();
+  found->second.pop_back();
+  if (found->second.empty()) short_of_ = capacity;
+  blocks_[id].state = State::kLent;
+  return id;
+}
+
+base::Result<uint32_t> Pool::lend(uint64_t bytes) {
+  const uint64_t capacity = capacity_for(bytes);
+  if (capacity > options_.max_bytes) {
+    return base::Status::error(
+        E2BIG, "lend a block",
+        base::format("%llu bytes are asked for, and the whole pool may have %llu; raise poolBytes",
+                     static_cast<unsigned long long>(bytes),
+                     static_cast<unsigned long long>(options_.max_bytes)));
+  }
+  if (holds_.size() <= kFewHolds) (void)collect();
+  uint32_t id = take_free(capacity);
+  if (id == ~0u && collect()) id = take_free(capacity);
+  if (id != ~0u) return id;
+
+  Slab slab = next_slab(capacity);
+  if (bytes_ + capacity * slab.count > options_.max_bytes) slab.count = 1;
+  base::Status status = base::Status::success();
+  if (make_room(capacity * slab.count)) {
+    status = make_slab(folder_.get(), options_.incarnation, slab, false);
+    if (status.ok()) {
+      adopt(std::move(slab));
+      return take_free(capacity);
+    }
+  }
+  // A larger block that is free is better than none.
+  for (auto& [size, free] : free_) {
+    if (size >= capacity && size <= capacity * 4 && !free.empty()) return take_free(size);
+  }
+  if (!status.ok()) return status;
+  return base::Status::error(
+      EAGAIN, "lend a block",
+      base::format("all blocks are lent or held: the pool has %llu bytes of at most %llu, and "
+                   "%zu holds on its blocks",
+                   static_cast<unsigned long long>(bytes_),
+                   static_cast<unsigned long long>(options_.max_bytes), holds_.size()));
+}
+
+/** Whether the pool may grow by so many bytes, after slabs that are all free are gone if need be.
+ */
+bool Pool::make_room(uint64_t bytes) {
+  if (bytes_ + bytes <= options_.max_bytes) return true;
+  std::unordered_map<uint32_t, uint32_t> free;
+  for (const auto& [size, list] : free_) {
+    for (const uint32_t id : list) ++free[blocks_[id].slab];
+  }
+  for (const auto& [number, count] : free) {
+    if (count < slabs_.at(number).count) continue;
+    drop(number);
+    if (bytes_ + bytes <= options_.max_bytes) return true;
+  }
+  return false;
+}
+
+void Pool::drop(uint32_t number) {
+  Slab& slab = slabs_.at(number);
+  const uint64_t bytes = slab.capacity * slab.count;
+  auto& free = free_[slab.capacity];
+  std::erase_if(free, [&](uint32_t id) { return blocks_[id].slab == number; });
+  for (uint32_t id = 0; id < blocks_.size(); ++id) {
+    if (blocks_[id].state == State::kNone || blocks_[id].slab != number) continue;
+    blocks_[id] = {};
+    free_ids_.push_back(id);
+  }
+  unlinkat(folder_.get(), pool_file(options_.incarnation, number).c_str(), 0);
+  // Receivers may still map it; nobody reads it, and the pages go now.
+  (void)fallocate(slab.file->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                  static_cast<off_t>(bytes));
+  bytes_ -= bytes;
+  slabs_.erase(number);
+}
+
+uint64_t Pool::pin(uint32_t block) { return blocks_[block].pin = ++pin_; }
+
+void Pool::unpin(uint32_t block, uint64_t pin) {
+  if (closed_ || block >= blocks_.size()) return;
+  Block& b = blocks_[block];
+  if (b.pin != pin) return;
+  b.pin = 0;
+  settle(block);
+}
+
+bool Pool::room(uint64_t receiver, uint64_t bytes) {
+  for (int look = 0; look < 2; ++look) {
+    const auto held = held_.find(receiver);
+    const bool fits =
+        held == held_.end() || held->second == 0 || held->second + bytes <= options_.held_bytes;
+    if (fits && !free_words_.empty()) return true;
+    if (!collect()) return false;
+  }
+  return false;
+}
+
+base::Status Pool::offer(uint32_t block, uint64_t receiver, uint64_t bytes, uint8_t* descriptor) {
+  if (!room(receiver, bytes)) {
+    return base::Status::error(EAGAIN, "offer a block", "the receiver holds as much as it may");
+  }
+  const uint32_t word = free_words_.back();
+  free_words_.pop_back();
+  Block& b = blocks_[block];
+  const Hold hold = {word, block, ++serial_, receiver, bytes};
+  // The record here first: what is OFFERED is known to who has to take it back.
+  holds_.push_back(hold);
+  held_[receiver] += bytes;
+  ++b.holds;
+  const Descriptor written = {word, b.slab, hold.serial, b.index * b.capacity, bytes};
+  memcpy(descriptor, &written, sizeof(written));
+  table_.offer(word, hold.serial, receiver);
+  return base::Status::success();
+}
+
+void Pool::retire(uint32_t block) {
+  if (!lent(block)) return;
+  blocks_[block].state = State::kRetired;
+  settle(block);
+}
+
+/** Free again if nothing is left of its last use. */
+void Pool::settle(uint32_t block) {
+  Block& b = blocks_[block];
+  if (b.state != State::kRetired || b.holds > 0 || b.pin != 0) return;
+  b.state = State::kFree;
+  if (options_.poison) memset(address(block), kPoison, b.capacity);
+  free_[b.capacity].push_back(block);
+}
+
+bool Pool::collect() {
+  bool any = false;
+  for (size_t i = 0; i < holds_.size();) {
+    const Hold hold = holds_[i];
+    if (table_.stands(hold.word, hold.serial)) {
+      ++i;
+      continue;
+    }
+    any = true;
+    holds_[i] = holds_.back();
+    holds_.pop_back();
+    free_words_.push_back(hold.word);
+    const auto held = held_.find(hold.receiver);
+    held->second -= hold.bytes;
+    if (held->second == 0) held_.erase(held);
+    --blocks_[hold.block].holds;
+    settle(hold.block);
+  }
+  return any;
+}
+
+void Pool::receiver_gone(uint64_t receiver, bool dead) {
+  table_.clear_receiver(receiver, dead);
+  (void)collect();
+}
+
+Pool::Counts Pool::counts() const {
+  Counts counts;
+  counts.bytes = bytes_ - planned_bytes_;
+  counts.slabs = static_cast<uint32_t>(slabs_.size());
+  counts.holds = static_cast<uint32_t>(holds_.size());
+  for (const Block& block : blocks_) {
+    if (block.state == State::kNone) continue;
+    ++counts.blocks;
+    if (block.state == State::kFree) continue;
+    ++counts.blocks_in_use;
+    counts.lent_bytes += block.capacity;
+  }
+  return counts;
+}
+
+}  // namespace millrace::transport

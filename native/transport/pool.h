@@ -1,0 +1,158 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/files.h"
+#include "base/status.h"
+#include "transport/holds.h"
+#include "transport/region.h"
+
+namespace millrace::transport {
+
+/**
+ * A publisher's pool of blocks: files `b-<incarnation>.<k>` of blocks of one size each, made as
+ * they are needed up to a limit, reserved before they are mapped, and used again last-in first-out,
+ * so that what is lent is warm. A block is free, lent (its lender writes), or retired: published or
+ * discarded, and free again once no hold on it is left and nobody in this process can reach it
+ * (I1).
+ *
+ * One thread makes all calls but make_slab(), which any thread may make. Nothing throws.
+ */
+class Pool {
+ public:
+  struct Options {
+    uint64_t incarnation = 0;
+    uint64_t max_bytes = 0;   ///< of all blocks
+    uint64_t held_bytes = 0;  ///< that one receiver may hold; one block may always be more
+    bool poison = false;      ///< fills blocks when they become free
+  };
+  /** One file of blocks. */
+  struct Slab {
+    uint32_t number = 0;
+    uint32_t count = 0;
+    uint64_t capacity = 0;  ///< bytes of a block
+    std::optional<RegionFile> file;
+  };
+  struct Counts {
+    uint64_t bytes = 0;  ///< of all blocks
+    uint64_t lent_bytes = 0;
+    uint32_t slabs = 0, blocks = 0, blocks_in_use = 0, holds = 0;
+  };
+
+  /** `folder` is an open descriptor of the domain's folder. Makes the table of holds only. */
+  static base::Result<std::unique_ptr<Pool>> create(int folder, const Options& options);
+  /** close() */
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  /** Lets go. The files go now, or with the last hold on one of the blocks (R17). */
+  void close();
+
+  /** Bytes of the block that a request of so many gets. */
+  static uint64_t capacity_for(uint64_t bytes);
+
+  /**
+   * A free block of at least `bytes` (> 0), the warmest first. Errors: EAGAIN when all blocks are
+   * in use and the limit is reached, E2BIG when it would exceed the limit alone, ENOSPC and others
+   * when the system has no more, with what was measured.
+   */
+  base::Result<uint32_t> lend(uint64_t bytes);
+  uint8_t* address(uint32_t block) const;
+  uint64_t capacity(uint32_t block) const { return blocks_[block].capacity; }
+  bool lent(uint32_t block) const {
+    return block < blocks_.size() && blocks_[block].state == State::kLent;
+  }
+  /** Keeps the block's memory mapped. */
+  std::shared_ptr<void> memory(uint32_t block) const {
+    return slabs_.at(blocks_[block].slab).file->mapping();
+  }
+
+  /** Something in this process can reach the block's memory until unpin(): it is not lent again. */
+  uint64_t pin(uint32_t block);
+  void unpin(uint32_t block, uint64_t pin);
+  /** The one that there is. */
+  void unpin(uint32_t block) { unpin(block, blocks_[block].pin); }
+
+  /** Whether that receiver may have a hold on so many bytes more. */
+  bool room(uint64_t receiver, uint64_t bytes);
+  /**
+   * Records a hold on a lent block for one receiver and writes the descriptor, which may be posted
+   * from then on (R15). Errors: EAGAIN when the receiver holds too much, or all words are in use.
+   */
+  base::Status offer(uint32_t block, uint64_t receiver, uint64_t bytes, uint8_t* descriptor);
+  /** Nothing more is offered of it. */
+  void retire(uint32_t block);
+  /** That receiver is dead or has left, or is given up and keeps what it has taken (R16). */
+  void receiver_gone(uint64_t receiver, bool dead);
+  /** Takes back what was released. @return whether anything was */
+  bool collect();
+  /** Whether receivers should tell of releases. collect() after it. */
+  void want(bool on) { table_.want(on); }
+
+  /** A slab that should be made ahead, since the last block of its kind was lent. One at a time:
+   * its room is kept until planned_done(). */
+  std::optional<Slab> plan();
+  void planned_done();
+  /** Makes the file of a slab, with all its pages there; in huge ones, if there is time for that
+   * and the system has them. Any thread. */
+  static base::Status make_slab(int folder, uint64_t incarnation, Slab& slab, bool huge);
+  /** Its blocks are ours to lend, after those that are warm. */
+  void adopt(Slab slab);
+  int folder() const { return folder_.get(); }
+  const Options& options() const { return options_; }
+
+  Counts counts() const;
+
+ private:
+  enum class State : uint8_t { kNone, kFree, kLent, kRetired };
+  struct Block {
+    State state = State::kNone;
+    uint32_t slab = 0;
+    uint32_t index = 0;
+    uint32_t holds = 0;
+    uint64_t pin = 0;  ///< 0: nothing in this process reaches it
+    uint64_t capacity = 0;
+  };
+  struct Hold {
+    uint32_t word;
+    uint32_t block;
+    uint64_t serial;
+    uint64_t receiver;
+    uint64_t bytes;
+  };
+
+  explicit Pool(const Options& options) : options_(options) {}
+  Slab next_slab(uint64_t capacity);
+  bool make_room(uint64_t bytes);
+  void drop(uint32_t slab);
+  void settle(uint32_t block);
+  uint32_t take_free(uint64_t capacity);
+
+  Options options_;
+  base::Fd folder_;
+  HoldTable table_;
+  bool closed_ = false;
+  uint32_t slabs_made_ = 0;
+  uint64_t bytes_ = 0;
+  uint64_t serial_ = 0;
+  uint64_t pin_ = 0;
+  uint64_t planned_bytes_ = 0;  ///< of the slab that is being made; 0: none is
+  uint64_t short_of_ = 0;       ///< capacity whose last free block was lent
+  std::unordered_map<uint32_t, Slab> slabs_;
+  std::vector<Block> blocks_;
+  std::vector<uint32_t> free_ids_;
+  std::map<uint64_t, std::vector<uint32_t>> free_;  ///< by capacity, last in first out
+  std::vector<Hold> holds_;
+  std::vector<uint32_t> free_words_;
+  std::unordered_map<uint64_t, uint64_t> held_;  ///< bytes by receiver
+};
+
+}  // namespace millrace::transport

@@ -1,0 +1,39 @@
+import type { Decoder } from '../codec/codec.js';
+import type { Peer } from '../peer.js';
+import type { StatusEvent } from '../types.js';
+import type { Body } from './pool.js';
+
+/** Who published it, on what, and how it is read and told of. */
+export interface HeldFrom {
+  readonly name: string;
+  readonly peer: Peer;
+  readonly decoder: Decoder<unknown>;
+}
+
+/** A large message that this member holds. */
+export class Held {
+  /** Leases that were handed out and are not released; one more while it is handed out to several. */
+  leases = 0;
+  /** Its memory, while the message is being handed out. */
+  leased: ArrayBuffer | null = null;
+  owned: ArrayBuffer | null = null;
+  /** Where it was retained, under MILLRACE_DEV=1. */
+  readonly retained: string[] = [];
+  /** Somebody got it. */
+  used = false;
+  /** Several take leases of it, which none of them may end while it is handed out. */
+  several = false;
+
+  constructor(
+    readonly id: number,
+    readonly from: HeldFrom,
+    readonly sequence: number,
+    readonly body: Body & { readonly bytes: number },
+    /** Tells who hears that publisher. */
+    readonly tell: (event: StatusEvent) => void,
+  ) {}
+}
+
+/** The encoded message, of which somebody was given the value. */
+export const encodedOf = ({ owned, body }: Held): Uint8Array =>
+  new Uint8Array(owned!, body.start, body.end - body.start);

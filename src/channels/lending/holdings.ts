@@ -1,0 +1,230 @@
+import { MillraceError } from '../../errors.js';
+import { ENDED, type Native, USE } from '../../native/binding.js';
+import { nativeError } from '../../native/faults.js';
+import { forgetSource } from '../codec/plain-read.js';
+import { sources } from '../codec/view.js';
+import type { Peer } from '../peer.js';
+import type { MessageAt, Origin } from '../subscription.js';
+import type { StatusEvent } from '../types.js';
+import { putBack } from './fields.js';
+import { Held, type HeldFrom } from './held.js';
+import { Lease } from './lease.js';
+import { readLarge } from './pool.js';
+
+/** What the holdings need of their member. */
+export interface HoldingsHost {
+  /** Tells a publisher, who waits for it, that something was given back. */
+  gaveBack(peer: Peer): void;
+  /** Tells the channel's subscribers and the member. */
+  tellOf(origin: Origin, event: StatusEvent): void;
+}
+
+/**
+ * The blocks of other members that this one holds. Subscribers get the message as its own, held until nobody can reach its
+ * memory any more, or as a lease, held until it is released. Nothing is used again before (I5).
+ */
+export class Holdings {
+  readonly #held = new Map<number, Held>();
+  readonly #dev = process.env.MILLRACE_DEV === '1';
+  #watching = false;
+
+  constructor(
+    private readonly native: Native,
+    private readonly handle: number,
+    private readonly host: HoldingsHost,
+  ) {}
+
+  /**
+   * Takes the large message at `at`.
+   * @returns null when its publisher has taken it back
+   * @throws MillraceError when it is not valid or cannot be mapped; nothing is held then
+   */
+  take(origin: Origin, at: MessageAt): Held | null {
+    const body = readLarge(at.bytes, at.headersEnd, at.payloadEnd);
+    if (body === null) {
+      this.revoke(origin.peer, at);
+      throw new MillraceError('ERR_DECODE', `A large message of ${origin.peer.info.name} is not valid.`);
+    }
+    let id: number;
+    try {
+      id = this.native.takeHold(this.handle, origin.peer.info.incarnation, at.bytes, at.headersEnd);
+    } catch (error) {
+      throw nativeError('map a large message', this.native, error);
+    }
+    if (id === 0) return null;
+    if (!this.#watching) {
+      this.#watching = true;
+      this.native.onCollected(this.handle, this.#collected);
+    }
+    // The fields' text is in the batch, which a lease should not keep.
+    const held = new Held(id, origin, at.sequence, { ...body, fields: body.fields.slice() }, (event) =>
+      this.host.tellOf(origin, event),
+    );
+    this.#held.set(id, held);
+    return held;
+  }
+
+  /** Nobody here wants the large message at `at`. */
+  revoke(peer: Peer, at: { bytes: Uint8Array; headersEnd: number }): void {
+    this.native.revokeHold(this.handle, peer.info.incarnation, at.bytes, at.headersEnd);
+  }
+
+  /** The message as a value that may be kept for ever. @throws what the decoder throws */
+  value(held: Held): unknown {
+    held.used = true;
+    held.owned = this.native.holdBuffer(this.handle, held.id, USE.OWNED);
+    try {
+      return decode(held, held.owned);
+    } catch (error) {
+      const { owned } = held;
+      held.owned = null;
+      this.#ended(held, this.native.endHold(this.handle, held.id, USE.OWNED, owned));
+      throw error;
+    }
+  }
+
+  /** A lease of the message that is being handed out to who subscribed at `subscribed`, under MILLRACE_DEV=1. */
+  lease<T>(held: Held, at: MessageAt, subscribed: string): Lease<T> {
+    held.used = true;
+    held.leased ??= this.native.holdBuffer(this.handle, held.id, USE.LEASED);
+    held.leases++;
+    const buffer = held.leased;
+    if (subscribed !== '') held.retained.push(subscribed);
+    const { start, end } = held.body;
+    return new Lease<T>(about(held.from, at), new Uint8Array(buffer, start, end - start), {
+      retained: () => {
+        if (this.#dev) held.retained.push(this.here('retain()'));
+      },
+      decode: () => decode(held, buffer),
+      release: (own) => this.#release(held, own),
+    });
+  }
+
+  #release(held: Held, buffer: ArrayBuffer): void {
+    held.leases--;
+    if (held.leases === 0) this.#ended(held, this.native.endHold(this.handle, held.id, USE.LEASED, buffer));
+  }
+
+  /** Where the caller was called from, under MILLRACE_DEV=1. */
+  here(what: string): string {
+    if (!this.#dev) return '';
+    const limit = Error.stackTraceLimit;
+    Error.stackTraceLimit = 32;
+    const { stack = '' } = new Error(what);
+    Error.stackTraceLimit = limit;
+    return stack.replace(/^Error: /, '');
+  }
+
+  /** Several will take leases of it. */
+  several(held: Held): void {
+    held.several = true;
+    held.leases = 1;
+    held.used = true;
+    held.leased = this.native.holdBuffer(this.handle, held.id, USE.LEASED);
+  }
+
+  /** A lease of a message that lay in a slot: its bytes are a copy. */
+  copied<T>(origin: Origin, value: unknown, at: MessageAt): Lease<T> {
+    const bytes = at.bytes.slice(at.headersEnd, at.payloadEnd);
+    return new Lease<T>(about(origin, at), bytes, {
+      retained: () => {},
+      decode: () => value,
+      release: (own) => this.native.detachBuffer(own),
+    });
+  }
+
+  /** The message was handed to everyone. */
+  handed(held: Held): void {
+    // From here on the memory is held by those who got it, and by nobody else.
+    if (held.leases > 0 && held.several) this.#release(held, held.leased!);
+    held.leased = null;
+    held.owned = null;
+    if (!held.used) this.#ended(held, this.native.endHold(this.handle, held.id, USE.LEASED));
+  }
+
+  /** That publisher is gone, and its last frame is delivered. */
+  publisherGone(peer: Peer): void {
+    this.native.publisherGone(this.handle, peer.info.incarnation);
+  }
+
+  /** A publisher is short of blocks: what is only kept moves to memory of this process. */
+  vacate(peer: Peer): void {
+    if (this.native.vacate(this.handle, peer.info.incarnation) === 0) return;
+    for (const held of this.#held.values()) {
+      if (held.leases === 0 && held.from.peer === peer) this.#held.delete(held.id);
+    }
+    this.host.gaveBack(peer);
+  }
+
+  /** The member leaves: everything is given back, and what is in use keeps its content. */
+  close(): void {
+    this.native.closeLeases(this.handle);
+    this.#held.clear();
+  }
+
+  readonly #collected = (hold: number, use: number, last: boolean, wanted: boolean, strays: number): void => {
+    const held = this.#held.get(hold);
+    if (held === undefined) return;
+    if (use === USE.LEASED && held.leases > 0) this.#forgotten(held);
+    this.#ended(held, (last ? ENDED.LAST : 0) | (wanted ? ENDED.WANTED : 0) | (strays << ENDED.STRAYS_SHIFT));
+  };
+
+  #ended(held: Held, bits: number): void {
+    if ((bits & ENDED.LAST) !== 0) this.#held.delete(held.id);
+    const strays = bits >>> ENDED.STRAYS_SHIFT;
+    const { from } = held;
+    if (strays > 0) {
+      this.#warn(
+        'stray-write',
+        held,
+        `Somebody wrote to ${strays} pages of message ${held.sequence} of ${from.peer.info.name} on channel ${JSON.stringify(from.name)}, ` +
+          'which is read only. The writes reached nobody else and are undone. Copy what is to be changed.',
+      );
+    }
+    if ((bits & ENDED.WANTED) !== 0 && !from.peer.gone) this.host.gaveBack(from.peer);
+  }
+
+  #forgotten(held: Held): void {
+    const { from, sequence, body, retained } = held;
+    held.leases = 0;
+    this.#warn(
+      'lease-forgotten',
+      held,
+      `The lease of message ${sequence} of ${from.peer.info.name} on channel ${JSON.stringify(from.name)} (${body.bytes} bytes) was ` +
+        'collected and never released. Use lease.use(), using, or release().' +
+        (this.#dev
+          ? `\nIt was retained by:\n${retained.join('\n')}`
+          : ' MILLRACE_DEV=1 shows where it was retained.'),
+    );
+  }
+
+  #warn(type: 'stray-write' | 'lease-forgotten', held: Held, message: string): void {
+    const { from, sequence } = held;
+    process.emitWarning(message, { type: 'MillraceWarning', code: type });
+    held.tell({
+      type,
+      channel: from.name,
+      peer: from.peer.identity,
+      sequence,
+      bytes: held.body.bytes,
+    });
+  }
+}
+
+const about = (from: HeldFrom, at: MessageAt) => ({
+  channel: from.name,
+  publisher: from.peer.identity,
+  sequence: at.sequence,
+  time: at.time,
+});
+
+function decode({ from, body }: Held, buffer: ArrayBuffer): unknown {
+  try {
+    const value = from.decoder.decode(new Uint8Array(buffer), body.start, body.end);
+    return putBack(value, body.fields, buffer);
+  } finally {
+    // The codecs' cache would keep the block.
+    sources.clear();
+    forgetSource();
+  }
+}

@@ -1,0 +1,115 @@
+import { MillraceError } from '../../errors.js';
+import type { Publisher } from '../types.js';
+
+/** What a lease does when it is over. */
+export interface LeaseEnd {
+  /** Gives back the last reference of one lease. */
+  release(buffer: ArrayBuffer): void;
+  /** Decodes what the lease holds. */
+  decode(): unknown;
+  /** Somebody retained it: for `MILLRACE_DEV=1`. */
+  retained(): void;
+}
+
+const EMPTY = new Uint8Array(0);
+
+/**
+ * A received message whose bytes are the publisher's own pages, until release(). Read only: a write reaches nobody else, and
+ * is reported.
+ */
+export class Lease<T = Uint8Array> implements Disposable {
+  readonly channel: string;
+  readonly publisher: Publisher;
+  /** From 1, per publisher and channel. */
+  readonly sequence: number;
+  /** When it was published: milliseconds since the epoch by the publisher's clock. */
+  readonly time: number;
+  readonly #end: LeaseEnd;
+  #bytes: Uint8Array;
+  #references = 1;
+  #value: { readonly value: T } | null = null;
+
+  /** @internal Leases are made by channel.leases(). */
+  constructor(
+    about: { channel: string; publisher: Publisher; sequence: number; time: number },
+    bytes: Uint8Array,
+    end: LeaseEnd,
+  ) {
+    this.channel = about.channel;
+    this.publisher = about.publisher;
+    this.sequence = about.sequence;
+    this.time = about.time;
+    this.#bytes = bytes;
+    this.#end = end;
+    // What a structured clone reads first: postMessage(lease) and structuredClone(lease) say what to do instead.
+    Object.defineProperty(this, 'transfer', {
+      enumerable: true,
+      get: () => {
+        throw new MillraceError(
+          'ERR_LEASE_POSTED',
+          `A lease of ${JSON.stringify(about.channel)} can't be posted to another thread, or copied: it belongs to the member that ` +
+            'received it. Post a copy of its bytes, let the worker join and subscribe itself, or share memory with a region: post region.handle, and open it there.',
+        );
+      },
+    });
+  }
+
+  /** The encoded message; of length 0 after release(). */
+  get bytes(): Uint8Array {
+    return this.#bytes;
+  }
+
+  /** The decoded message, whose large fields are views of the same pages. Decoded when it is first asked for. */
+  get value(): T {
+    if (this.released) {
+      throw new MillraceError('ERR_LEASE_RELEASED', `The lease of message ${this.sequence} was released.`);
+    }
+    this.#value ??= { value: this.#end.decode() as T };
+    return this.#value.value;
+  }
+
+  /** Whether it was given back. */
+  get released(): boolean {
+    return this.#references === 0;
+  }
+
+  /** Calls with the bytes and releases, also when that throws; after an async function once its promise is settled. */
+  use<R>(call: (bytes: Uint8Array, lease: this) => R): R {
+    let result: R;
+    try {
+      result = call(this.#bytes, this);
+    } catch (error) {
+      this.release();
+      throw error;
+    }
+    if (result instanceof Promise) return result.finally(() => this.release()) as R;
+    this.release();
+    return result;
+  }
+
+  /** One release() more is needed. @throws MillraceError ERR_LEASE_RELEASED */
+  retain(): this {
+    if (this.released) {
+      throw new MillraceError('ERR_LEASE_RELEASED', `The lease of message ${this.sequence} was released.`);
+    }
+    this.#references++;
+    this.#end.retained();
+    return this;
+  }
+
+  /** Gives it back: with the last reference all views become empty and the publisher may use the block again. */
+  release(): void {
+    if (this.#references === 0) return;
+    this.#references--;
+    if (this.#references > 0) return;
+    const { buffer } = this.#bytes;
+    this.#bytes = EMPTY;
+    this.#value = null;
+    this.#end.release(buffer as ArrayBuffer);
+  }
+
+  /** release() */
+  [Symbol.dispose](): void {
+    this.release();
+  }
+}

@@ -1,0 +1,127 @@
+import { MillraceError } from '../../errors.js';
+import { DESCRIPTOR_BYTES, type Native } from '../../native/binding.js';
+import { nativeError } from '../../native/faults.js';
+import type { Peer } from '../peer.js';
+import { WORD } from '../wire.js';
+
+/** One block of this member's pool, from its loan until nobody here refers to it. Holds of receivers are counted natively. */
+export class Block {
+  /** Who refers to it: the loan, queues, the replay store. */
+  refs = 1;
+  constructor(
+    readonly id: number,
+    /** Bytes that are in use; what a receiver maps. */
+    readonly bytes: number,
+  ) {}
+}
+
+/** This member's pool as channels use it. All calls are of its own thread (I6). */
+export class Pool {
+  constructor(
+    private readonly native: Native,
+    private readonly handle: number,
+    /** Bytes that its blocks may have together. */
+    readonly limit: number,
+  ) {}
+
+  /** Whether anything was ever lent: without it there is nothing to look after. */
+  used = false;
+  #wants = false;
+
+  /**
+   * Lends a block of so many bytes.
+   * @returns null when all are lent or held and the pool may not grow
+   * @throws MillraceError ERR_MESSAGE_TOO_LARGE, ERR_SHM_FULL and what else the system says
+   */
+  lend(bytes: number): Block | null {
+    let id: number;
+    try {
+      id = this.native.lend(this.handle, bytes);
+    } catch (error) {
+      const known = nativeError(`lend a block of ${bytes} bytes`, this.native, error);
+      if (known.errnoName !== 'E2BIG') throw known;
+      throw new MillraceError('ERR_MESSAGE_TOO_LARGE', known.message, {
+        cause: error,
+        details: known.details,
+      });
+    }
+    this.used = true;
+    return id < 0 ? null : new Block(id, bytes);
+  }
+
+  /** The block's memory, to be written to; once, until `seal`. */
+  buffer(block: Block): ArrayBuffer {
+    return this.native.loanBuffer(this.handle, block.id, block.bytes);
+  }
+
+  /** Nothing is written any more: all views are empty. @returns false if its memory was moved elsewhere before */
+  seal(block: Block, buffer: ArrayBuffer): boolean {
+    return this.native.endLoan(this.handle, block.id, buffer);
+  }
+
+  /** One reference less; the block is lent anew when the last is gone and no receiver holds it. */
+  unref(block: Block): void {
+    block.refs--;
+    if (block.refs === 0) this.native.retireBlock(this.handle, block.id);
+  }
+
+  /** Whether that peer may hold so many bytes more. */
+  room(peer: Peer, bytes: number): boolean {
+    return this.native.holdRoom(this.handle, peer.info.incarnation, bytes);
+  }
+
+  /** Offers the block to a peer: writes the hold, then the descriptor into the record at `start` (R15). */
+  offer(block: Block, peer: Peer, source: { bytes: Uint8Array; u32: Uint32Array }, start: number): boolean {
+    const at = descriptorAt(source.u32, start);
+    return this.native.offerHold(this.handle, block.id, peer.info.incarnation, block.bytes, source.bytes, at);
+  }
+
+  /** Takes back what was released, and asks receivers to tell of releases while `want`. @returns whether anything came */
+  collect(want: boolean): boolean {
+    if (!this.used || (!want && !this.#wants)) return false;
+    this.#wants = want;
+    return this.native.collectHolds(this.handle, want);
+  }
+
+  /** That peer is gone (`dead`), or nothing more is sent to it. */
+  peerGone(peer: Peer, dead: boolean): void {
+    if (this.used) this.native.receiverGone(this.handle, peer.info.incarnation, dead);
+  }
+}
+
+const RECORD_BYTES = 32;
+/** Where a record's descriptor lies, which is where its payload begins. */
+export const descriptorAt = (u32: Uint32Array, start: number): number =>
+  start + RECORD_BYTES + (u32[(start >>> 2) + WORD.BITS]! >>> 16);
+
+/** Bytes of a large message's payload besides its fields: the descriptor, and where the encoded value lies in the block. */
+export const LARGE_BYTES = DESCRIPTOR_BYTES + 16;
+
+/** Where the encoded value lies in a block, and the fields that lie beside it. */
+export interface Body {
+  readonly start: number;
+  readonly end: number;
+  /** JSON of {@link FieldPlace}s, or empty. */
+  readonly fields: Uint8Array;
+}
+
+/** Writes the payload of a large message at `at`; the descriptor stays empty until it is offered to somebody. */
+export function writeLarge(target: Uint8Array, at: number, body: Body): void {
+  target.fill(0, at, at + DESCRIPTOR_BYTES);
+  const view = new DataView(target.buffer, target.byteOffset + at, LARGE_BYTES);
+  view.setFloat64(DESCRIPTOR_BYTES, body.start, true);
+  view.setFloat64(DESCRIPTOR_BYTES + 8, body.end, true);
+  target.set(body.fields, at + LARGE_BYTES);
+}
+
+/** Reads what {@link writeLarge} wrote, of another process: the numbers are checked (I9). @returns null if they are wrong */
+export function readLarge(source: Uint8Array, at: number, end: number): (Body & { bytes: number }) | null {
+  if (end - at < LARGE_BYTES) return null;
+  const view = new DataView(source.buffer, source.byteOffset + at, LARGE_BYTES);
+  const bytes = view.getUint32(24, true) + view.getUint32(28, true) * 2 ** 32;
+  const start = view.getFloat64(DESCRIPTOR_BYTES, true);
+  const stop = view.getFloat64(DESCRIPTOR_BYTES + 8, true);
+  if (!(Number.isSafeInteger(start) && Number.isSafeInteger(stop))) return null;
+  if (!(start >= 0 && stop >= start && stop <= bytes)) return null;
+  return { bytes, start, end: stop, fields: source.subarray(at + LARGE_BYTES, end) };
+}

@@ -1,0 +1,501 @@
+/** Loans and leases on one host: the publisher's own pages, ownership, and what bounds it. */
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import type { Channel, Lease, Member, StatusEvent } from '../../src/index.js';
+import { collected, Domain, millrace, until } from '../support/lending.js';
+
+const MIB = 1 << 20;
+
+let domain: Domain;
+let warnings: string[];
+const onWarning = (warning: Error & { code?: string }) => {
+  if (warning.name === 'MillraceWarning') warnings.push(`${warning.code}: ${warning.message}`);
+};
+beforeEach(() => {
+  domain = new Domain();
+  warnings = [];
+  process.on('warning', onWarning);
+});
+afterEach(async () => {
+  process.off('warning', onWarning);
+  expect(await domain.end()).toEqual([]);
+});
+
+/** A publisher and a subscriber of bytes. */
+async function pair(
+  options = {},
+  channel = {},
+): Promise<{ pub: Member; sub: Member; out: Channel<Uint8Array>; back: Channel<Uint8Array> }> {
+  const pub = await domain.member('pub', options);
+  const sub = await domain.member('sub');
+  const out = pub.channel('x', { codec: 'bytes' });
+  const back = sub.channel('x', { codec: 'bytes', ...channel });
+  return { pub, sub, out, back };
+}
+
+const free = (member: Member): boolean => member.resources().blocksInUse === 0;
+
+/** Publishes a loan whose bytes are all `fill`. */
+function send(out: Channel<Uint8Array>, bytes: number, fill: number) {
+  const loan = out.loan(bytes);
+  loan.bytes.fill(fill);
+  return out.publish(loan);
+}
+
+describe('a loan and its leases', () => {
+  test('the lease has the bytes; after release() every view is empty; the block is used again', async () => {
+    const { pub, sub, out, back } = await pair();
+    const seen: number[][] = [];
+    back.leases().subscribe((lease) => {
+      const { bytes } = lease;
+      const other = new Uint16Array(bytes.buffer);
+      seen.push([bytes.length, bytes[0]!, bytes.at(-1)!]);
+      lease.release();
+      seen.push([bytes.length, other.length, lease.bytes.length, bytes.buffer.byteLength]);
+      lease.release(); // no more than once
+    });
+    await out.ready();
+    for (let i = 1; i <= 100; i++) {
+      const loan = out.loan(MIB);
+      const { bytes } = loan;
+      bytes.fill(i);
+      expect(await out.publish(loan)).toEqual({ sequence: i, received: 1, dropped: 0 });
+      expect([bytes.length, loan.bytes.length]).toEqual([0, 0]);
+      await until(() => seen.length === 2 * i);
+      expect(seen.slice(-2)).toEqual([
+        [MIB, i, i],
+        [0, 0, 0, 0],
+      ]);
+    }
+    // One in use at a time, and one spare that was made ahead.
+    expect(pub.resources()).toMatchObject({ blocks: 2, pools: 1 });
+    expect(sub.resources()).toMatchObject({ leases: 0, leasedBytes: 0 });
+    expect(free(pub)).toBe(true);
+  });
+
+  test('a loan is used up once, whatever comes of it', async () => {
+    const { pub, out } = await pair();
+    const loan = out.loan(100_000);
+    expect(pub.resources().blocksInUse).toBe(1);
+    loan.discard();
+    loan.discard();
+    await expect(out.publish(loan)).rejects.toMatchObject({ code: 'ERR_LOAN' });
+    const other = out.loan(100_000);
+    await expect(pub.channel('json', { codec: 'json' }).publish(other)).rejects.toMatchObject({
+      code: 'ERR_LOAN',
+    });
+    out.next(other); // nobody subscribes: it is over all the same
+    expect(other.bytes.length).toBe(0);
+    expect(free(pub)).toBe(true);
+    expect(() => out.loan(0)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARGUMENT' }));
+    out.complete();
+    expect(() => out.loan(1)).toThrow(expect.objectContaining({ code: 'ERR_PUBLISHING_ENDED' }));
+  });
+
+  test('use(), retain() and their ends', async () => {
+    const { pub, out, back } = await pair();
+    const kept: Lease[] = [];
+    const log: unknown[] = [];
+    back.leases().subscribe((lease) => {
+      if (lease.sequence === 1) log.push(lease.use((bytes) => bytes[0]));
+      else if (lease.sequence === 2) {
+        expect(() =>
+          lease.use(() => {
+            throw new Error('mine');
+          }),
+        ).toThrow('mine');
+        log.push(lease.released);
+      } else if (lease.sequence === 3) {
+        const promise = lease.use(async (bytes) => {
+          await new Promise((done) => setImmediate(done));
+          return bytes.length;
+        });
+        log.push(lease.released);
+        void promise.then((length) => log.push(length, lease.released));
+      } else kept.push(lease.retain());
+    });
+    await out.ready();
+    for (let i = 1; i <= 4; i++) await send(out, 50_000, i);
+    await until(() => kept.length === 1 && log.length === 5);
+    expect(log).toEqual([1, true, false, 50_000, true]);
+    const [lease] = kept;
+    lease!.release();
+    expect([lease!.released, lease!.bytes[0]]).toEqual([false, 4]);
+    lease!.release();
+    expect([lease!.released, lease!.bytes.length]).toEqual([true, 0]);
+    expect(() => lease!.retain()).toThrow(expect.objectContaining({ code: 'ERR_LEASE_RELEASED' }));
+    expect(free(pub)).toBe(true);
+  });
+
+  test('small messages come as leases, too, and large ones that were no loans', async () => {
+    const { out, back } = await pair();
+    const seen: [number, number, number][] = [];
+    back.leases().subscribe((lease) => {
+      const { bytes } = lease;
+      const length = bytes.length;
+      const first = bytes[0]!;
+      lease.release();
+      seen.push([length, first, bytes.length]);
+    });
+    await out.ready();
+    await out.publish(new Uint8Array(10).fill(1));
+    await out.publish(Buffer.alloc(100_000, 2));
+    await out.publish(new Uint8Array(20).fill(3), { headers: { a: 'b' } });
+    await until(() => seen.length === 3);
+    expect(seen).toEqual([
+      [10, 1, 0],
+      [100_000, 2, 0],
+      [20, 3, 0],
+    ]);
+  });
+
+  test('messages$ has headers and bytes of a large message, in order with small ones', async () => {
+    const { out, back } = await pair();
+    const seen: unknown[] = [];
+    back.messages$.subscribe((event) => {
+      if (event.type !== 'message') return;
+      seen.push([event.sequence, event.headers.n, event.bytes.length, event.value.length]);
+    });
+    await out.ready();
+    for (let n = 1; n <= 6; n++)
+      await out.publish(new Uint8Array(n % 2 === 0 ? 40_000 : 40), { headers: { n: String(n) } });
+    await until(() => seen.length === 6);
+    expect(seen).toEqual(
+      [1, 2, 3, 4, 5, 6].map((n) => [n, String(n), ...(n % 2 === 0 ? [40_000, 40_000] : [40, 40])]),
+    );
+  });
+
+  test('a lease that is posted or cloned says what to do instead', async () => {
+    const { out, back } = await pair();
+    const kept: Lease[] = [];
+    back.leases().subscribe((lease) => kept.push(lease));
+    await out.ready();
+    await send(out, 50_000, 1);
+    await until(() => kept.length === 1);
+    const { port1 } = new MessageChannel();
+    for (const post of [() => port1.postMessage(kept[0]), () => structuredClone(kept[0])]) {
+      expect(post).toThrow(
+        expect.objectContaining({
+          code: 'ERR_LEASE_POSTED',
+          message: expect.stringContaining('region.handle'),
+        }),
+      );
+    }
+    // Its bytes are copied, and its memory is not given away.
+    expect(structuredClone(kept[0]!.bytes).length).toBe(50_000);
+    expect(kept[0]!.bytes.length).toBe(50_000);
+    port1.close();
+    kept[0]!.release();
+  });
+
+  test('echo: own subscribers get leases of own loans', async () => {
+    const pub = await domain.member('pub');
+    const out = pub.channel('x', { codec: 'bytes', echo: true });
+    const seen: number[] = [];
+    out.leases().subscribe((lease) => lease.use((bytes) => seen.push(bytes[0]!)));
+    await out.ready();
+    for (let i = 1; i <= 5; i++) await send(out, 50_000, i);
+    await until(() => seen.length === 5);
+    expect(seen).toEqual([1, 2, 3, 4, 5]);
+    expect(free(pub)).toBe(true);
+  });
+});
+
+describe('ordinary subscribers', () => {
+  test('what they get may be kept for ever, and is given back when it is collected', async () => {
+    const { pub, sub, out, back } = await pair();
+    let kept: Uint8Array[] = [];
+    back.subscribe((bytes) => kept.push(bytes));
+    await out.ready();
+    for (let i = 0; i < 20; i++) await out.publish(new Uint8Array(100_000).fill(i));
+    await until(() => kept.length === 20);
+    expect(kept.map((bytes) => [bytes[0], bytes.at(-1), bytes.length])).toEqual(
+      kept.map((_, i) => [i, i, 100_000]),
+    );
+    expect(sub.resources().leases).toBe(20);
+    expect(pub.resources()).toMatchObject({ holds: 20, blocksInUse: 20 });
+    kept = [];
+    await collected(() => sub.resources().leases === 0);
+    expect(free(pub)).toBe(true);
+    expect(warnings).toEqual([]);
+  });
+
+  test('one copy for all subscribers', async () => {
+    const pub = await domain.member('pub');
+    const out = pub.channel('x', { codec: 'bytes' });
+    const kept: Uint8Array[] = [];
+    for (const name of ['a', 'b', 'c'])
+      (await domain.member(name)).channel('x', { codec: 'bytes' }).subscribe((bytes) => kept.push(bytes));
+    await out.ready({ subscribers: 3 });
+    await out.publish(new Uint8Array(MIB).fill(7));
+    await until(() => kept.length === 3);
+    expect(pub.resources()).toMatchObject({ holds: 3, blocksInUse: 1, blockBytesInUse: MIB });
+    kept.length = 0;
+    await collected(() => domain.members.every((one) => one.resources().leases === 0));
+  });
+
+  test('a lease of the same message can be released meanwhile', async () => {
+    const { out, back, sub } = await pair();
+    const kept: Uint8Array[] = [];
+    const leased: number[] = [];
+    back.subscribe((bytes) => kept.push(bytes));
+    back.leases().subscribe((lease) => {
+      const { bytes } = lease;
+      lease.release();
+      leased.push(bytes.length);
+    });
+    await out.ready();
+    await send(out, 50_000, 5);
+    await until(() => kept.length === 1 && leased.length === 1);
+    expect([leased, kept[0]!.length, kept[0]![0], sub.resources().leases]).toEqual([[0], 50_000, 5, 1]);
+    kept.length = 0;
+    await collected(() => sub.resources().leases === 0);
+  });
+
+  test('large fields of objects arrive as views of their class, over the block', async () => {
+    const pub = await domain.member('pub');
+    const sub = await domain.member('sub');
+    const out = pub.channel('objects');
+    const seen: unknown[] = [];
+    sub.channel('objects').subscribe((value) => seen.push(value));
+    await out.ready();
+    const value = {
+      header: { width: 100, name: 'x' },
+      pixels: new Float32Array(10_000).map((_, i) => i / 3),
+      planes: [new Uint16Array(5000).fill(3), { deep: new BigInt64Array(3000).fill(-5n) }],
+      buffer: Buffer.alloc(9000, 1),
+      view: new DataView(new ArrayBuffer(8192)),
+      small: new Int8Array([1, -1]),
+      map: new Map([['k', new Uint8Array(5000).fill(2)]]),
+    };
+    const before = structuredClone({ ...value, buffer: 0 });
+    await out.publish(value);
+    await until(() => seen.length === 1);
+    expect(seen[0]).toEqual(value);
+    expect(structuredClone({ ...value, buffer: 0 })).toEqual(before);
+    const got = seen[0] as typeof value;
+    expect(Buffer.isBuffer(got.buffer)).toBe(true);
+    expect(got.pixels.buffer).toBe(got.planes[0 as never]!['buffer' as never]);
+    expect(got.pixels.byteOffset % 64).toBe(0);
+    await out.publish({ text: 'y'.repeat(100_000), list: Array.from({ length: 5000 }, (_, i) => ({ i })) });
+    await until(() => seen.length === 2);
+    expect(seen[1]).toMatchObject({ text: 'y'.repeat(100_000) });
+    await out.publish({ header: { width: 1, name: 'small' } });
+    await until(() => seen.length === 3);
+    expect(seen[2]).toEqual({ header: { width: 1, name: 'small' } });
+    seen.length = 0;
+  });
+});
+
+describe('what goes wrong', () => {
+  test('a forgotten lease is released with a warning', async () => {
+    await domain.end();
+    domain = new Domain({ MILLRACE_DEV: '1' });
+    const { sub, out, back } = await pair();
+    const events: StatusEvent[] = [];
+    back.status$.subscribe((event) => events.push(event));
+    back.leases().subscribe((lease) => void lease.bytes);
+    await out.ready();
+    await send(out, 50_000, 1);
+    await until(() => sub.resources().leases === 1);
+    await collected(() => sub.resources().leases === 0);
+    await until(() => warnings.length === 1);
+    expect(warnings[0]).toMatch(
+      /^lease-forgotten: The lease of message 1 of pub on channel "x" \(50000 bytes\)/,
+    );
+    expect(warnings[0]).toMatch(/retained by:\nleases\(\)\.subscribe\(\)[\s\S]*leases\.test\.ts/);
+    expect(events).toContainEqual(
+      expect.objectContaining({ type: 'lease-forgotten', channel: 'x', sequence: 1 }),
+    );
+  });
+
+  test('a stray write reaches nobody, is undone, and names the channel', async () => {
+    const { pub, out, back } = await pair();
+    const other = (await domain.member('other')).channel('x', { codec: 'bytes' });
+    const leases: Lease[] = [];
+    const theirs: Lease[] = [];
+    back.leases().subscribe((lease) => leases.push(lease));
+    other.leases().subscribe((lease) => theirs.push(lease));
+    await out.ready({ subscribers: 2 });
+    await send(out, MIB, 1);
+    await until(() => leases.length === 1 && theirs.length === 1);
+    const { bytes } = leases[0]!;
+    bytes[5000] = 99;
+    bytes[900_000] = 98;
+    expect([bytes[5000], bytes[5001], bytes[900_000]]).toEqual([99, 1, 98]);
+    expect(theirs[0]!.bytes[5000]).toBe(1);
+    leases[0]!.release();
+    theirs[0]!.release();
+    await until(() => warnings.length === 1);
+    expect(warnings[0]).toMatch(/^stray-write: Somebody wrote to 2 pages of message 1 of pub on channel "x"/);
+    // The same block again: what comes is right at both.
+    await send(out, MIB, 2);
+    await until(() => leases.length === 2 && theirs.length === 2);
+    expect(pub.resources().blocks).toBe(2);
+    for (const lease of [leases[1]!, theirs[1]!]) {
+      expect([lease.bytes[5000], lease.bytes[900_000]]).toEqual([2, 2]);
+      lease.release();
+    }
+    expect(warnings.length).toBe(1);
+  });
+
+  test('released blocks are poisoned under MILLRACE_DEV=1', async () => {
+    await domain.end();
+    domain = new Domain({ MILLRACE_DEV: '1' });
+    const { out } = await pair();
+    const loan = out.loan(50_000);
+    loan.bytes.fill(1);
+    loan.discard();
+    expect(out.loan(50_000).bytes.subarray(0, 3)).toEqual(new Uint8Array([0xdb, 0xdb, 0xdb]));
+  });
+
+  test('members that leave keep what they were given', async () => {
+    const { sub, pub, out, back } = await pair();
+    const kept: Uint8Array[] = [];
+    back.subscribe((bytes) => kept.push(bytes));
+    await out.ready();
+    await send(out, 100_000, 1);
+    await until(() => kept.length === 1);
+    await sub.leave();
+    await until(() => pub.peers.length === 0);
+    for (let i = 2; i < 6; i++) {
+      const loan = out.loan(100_000);
+      loan.bytes.fill(i);
+      loan.discard();
+    }
+    expect(free(pub)).toBe(true);
+    expect(kept[0]!.every((byte) => byte === 1)).toBe(true);
+    kept[0]![0] = 9; // it is its own
+    expect(kept[0]![0]).toBe(9);
+  });
+
+  test('a publisher that leaves leaves its pages to who holds them, and then they go', async () => {
+    const { sub, pub, out, back } = await pair();
+    const leases: Lease[] = [];
+    back.leases().subscribe((lease) => leases.push(lease));
+    await out.ready();
+    await send(out, 100_000, 1);
+    await send(out, 100_000, 2);
+    await until(() => leases.length === 2);
+    await pub.leave();
+    await until(() => sub.peers.length === 0);
+    expect(leases.map(({ bytes }) => [bytes.length, bytes[99_999]])).toEqual([
+      [100_000, 1],
+      [100_000, 2],
+    ]);
+    expect(domain.files.length).toBeGreaterThan(1);
+    leases[0]!.release();
+    expect(domain.files.length).toBeGreaterThan(1);
+    leases[1]!.release();
+    expect(domain.files).toEqual([]);
+    expect(sub.resources()).toMatchObject({ leases: 0, mappedPoolFiles: 0 });
+  });
+});
+
+describe('bounds', () => {
+  test('a pool without a free block refuses, and says when there is one', async () => {
+    const { out, back, pub } = await pair({ poolBytes: 4 * MIB, heldBytes: 4 * MIB });
+    const leases: Lease[] = [];
+    back.leases().subscribe((lease) => leases.push(lease));
+    await out.ready();
+    for (let i = 0; i < 4; i++) await send(out, MIB, i);
+    await until(() => leases.length === 4);
+    expect(() => out.loan(MIB)).toThrow(expect.objectContaining({ code: 'ERR_POOL_FULL', retryable: true }));
+    await expect(out.publish(new Uint8Array(MIB))).rejects.toMatchObject({ code: 'ERR_REFUSED' });
+    expect(() => out.loan(5 * MIB)).toThrow(expect.objectContaining({ code: 'ERR_MESSAGE_TOO_LARGE' }));
+    const writable = out.whenWritable();
+    leases[2]!.release();
+    await writable;
+    await send(out, MIB, 9);
+    await until(() => leases.length === 5);
+    expect(leases[4]!.bytes[0]).toBe(9);
+    for (const lease of leases) lease.release();
+    expect(free(pub)).toBe(true);
+  });
+
+  test('what ordinary subscribers keep moves out of a pool that is short', async () => {
+    const { out, back, pub } = await pair({ poolBytes: 4 * MIB });
+    const kept: Uint8Array[] = [];
+    back.subscribe((bytes) => kept.push(bytes));
+    await out.ready();
+    for (let i = 0; i < 20; i++) {
+      while (!out.offer(new Uint8Array(MIB).fill(i))) await out.whenWritable();
+      await pub.flush();
+    }
+    await until(() => kept.length === 20);
+    expect(kept.map((bytes) => [bytes.length, bytes[0], bytes[MIB - 1]])).toEqual(
+      kept.map((_, i) => [MIB, i, i]),
+    );
+    expect(pub.resources().poolBytes).toBeLessThanOrEqual(4 * MIB);
+  });
+
+  test('a subscriber that releases nothing takes no more than its share', async () => {
+    const pub = await domain.member('pub', { poolBytes: 8 * MIB, heldBytes: 2 * MIB });
+    const out = pub.channel('x', { codec: 'bytes' });
+    const leaker = (await domain.member('leaker')).channel('x', { codec: 'bytes', overflow: 'latest' });
+    const good = (await domain.member('good')).channel('x', { codec: 'bytes' });
+    const leaked: Lease[] = [];
+    const seen: number[] = [];
+    const gaps: number[] = [];
+    leaker.leases().subscribe((lease) => leaked.push(lease));
+    leaker.status$.subscribe((event) => event.type === 'gap' && gaps.push(event.count));
+    good.leases().subscribe((lease) => lease.use((bytes) => seen.push(bytes[0]!)));
+    await out.ready({ subscribers: 2 });
+    for (let i = 1; i <= 50; i++) {
+      await out.whenWritable();
+      const loan = out.loan(MIB);
+      loan.bytes.fill(i);
+      out.next(loan);
+      await until(() => seen.length === i);
+    }
+    expect(seen).toEqual(Array.from({ length: 50 }, (_, i) => i + 1));
+    expect(leaked.map(({ sequence }) => sequence)).toEqual([1, 2]);
+    leaked[0]!.release();
+    // Room for the newest, which was kept for it; the rest is told as missing.
+    await until(() => leaked.length === 3);
+    expect(leaked[2]!.sequence).toBe(50);
+    expect(leaked[2]!.bytes[0]).toBe(50);
+    expect(gaps.reduce((sum, count) => sum + count, 0)).toBe(47);
+    for (const lease of leaked) lease.release();
+    expect(free(pub)).toBe(true);
+  });
+
+  test('large messages are replayed, each subscriber with its own hold', async () => {
+    const pub = await domain.member('pub');
+    const out = pub.channel('x', { codec: 'bytes', replay: 3, replayBytes: 8 * MIB });
+    for (let i = 1; i <= 5; i++) await out.publish(new Uint8Array(200_000).fill(i));
+    expect(pub.resources()).toMatchObject({ blocksInUse: 3, holds: 0 });
+    const sub = await domain.member('sub');
+    const back = sub.channel('x', { codec: 'bytes', replay: 10, replayBytes: 8 * MIB });
+    const [one, two]: [number[], number[]] = [[], []];
+    back.leases().subscribe((lease) => lease.use((bytes) => one.push(bytes[0]!)));
+    back.leases().subscribe((lease) => lease.use((bytes) => two.push(bytes[0]!)));
+    await until(() => one.length === 3 && two.length === 3);
+    await out.publish(new Uint8Array(200_000).fill(6));
+    await until(() => one.length === 4 && two.length === 4);
+    expect([one, two]).toEqual([
+      [3, 4, 5, 6],
+      [3, 4, 5, 6],
+    ]);
+    out.close();
+    await until(() => free(pub));
+  });
+
+  test('values of other codecs go through the pool, too', async () => {
+    const pub = await domain.member('pub');
+    const sub = await domain.member('sub');
+    const { struct } = millrace;
+    const layout = struct({ n: 'u32', data: 'bytes:40000' });
+    const seen: unknown[] = [];
+    for (const [name, codec, value] of [
+      ['json', 'json' as const, { text: 'z'.repeat(50_000) }],
+      ['struct', layout, { n: 7, data: new Uint8Array(40_000).fill(3) }],
+    ] as const) {
+      sub.channel(name, { codec: codec as never }).subscribe((got) => seen.push(got));
+      const out = pub.channel(name, { codec: codec as never });
+      await out.ready();
+      await out.publish(value as never);
+      await until(() => seen.length === 1);
+      expect(seen.pop()).toEqual(value);
+    }
+  });
+});

@@ -1,0 +1,40 @@
+import type { NativeLending } from '../../src/native/binding.js';
+
+/** Every payload over a slot is too large for it. */
+const lend = (): never => {
+  throw Object.assign(new Error('lend'), { code: 'E2BIG', what: 'lend', detail: 'the fake has no pool' });
+};
+
+const absent = (call: string) => (): never => {
+  throw Object.assign(new Error(`${call}: the fake has no shared memory`), {
+    code: 'ENOTSUP',
+    what: call,
+    detail: '',
+  });
+};
+
+/** The lending half of the addon for fakes without shared memory: nothing can be lent, and nothing is held. */
+export const noLending: NativeLending = {
+  lend,
+  loanBuffer: absent('loanBuffer'),
+  endLoan: absent('endLoan'),
+  retireBlock() {},
+  holdRoom: () => false,
+  offerHold: absent('offerHold'),
+  collectHolds: () => false,
+  receiverGone() {},
+  takeHold: () => 0,
+  revokeHold() {},
+  holdBuffer: absent('holdBuffer'),
+  endHold: () => 0,
+  publisherGone() {},
+  vacate: () => 0,
+  closeLeases() {},
+  onCollected() {},
+  detachBuffer() {},
+  sweepPool: () => 0,
+};
+
+/** The same as a class, for fakes that are one. */
+export const NoLending = class {} as new () => NativeLending;
+Object.assign(NoLending.prototype, noLending);
