@@ -74,6 +74,15 @@ export const CODES = define({
     remedy: 'Open the channel once and share it, or pass the same options. The message shows both sets.',
   },
 
+  ERR_DELIVERY: {
+    scope: 'operation',
+    retryable: false,
+    title: 'An option does not go with how the channel delivers',
+    cause:
+      "A channel with delivery 'multicast' was given a policy that would wait for, or select messages for, one subscriber; or one on lanes was given an option of multicast.",
+    remedy: "Leave the option out, use overflow 'drop-oldest' and `pace`, or change `delivery`.",
+  },
+
   // ---- life cycle --------------------------------------------------------------------------------------------------
   ERR_MEMBER_CLOSED: {
     scope: 'member',
@@ -201,6 +210,15 @@ export const CODES = define({
     cause:
       'The codec, or the layout of a struct codec, that the peer announced differs from the one this channel was opened with.',
     remedy: 'Open the channel with the same codec in both programs. Nothing of that peer is decoded.',
+  },
+  ERR_DELIVERY_MISMATCH: {
+    scope: 'channel',
+    retryable: false,
+    title: 'A peer delivers this channel in another way',
+    cause:
+      "One of the two opened the channel with delivery 'multicast' and the other without. A pattern whose overflow is 'wait' does not hear multicast channels.",
+    remedy:
+      "Open the channel with the same delivery in both programs; give a pattern another overflow than 'wait'.",
   },
   ERR_SCHEMA_MISMATCH: {
     scope: 'channel',

@@ -22,6 +22,8 @@ Napi::Value connect(const Napi::CallbackInfo& info);
 Napi::Value disconnect(const Napi::CallbackInfo& info);
 Napi::Value open_lane(const Napi::CallbackInfo& info);
 Napi::Value close_lane(const Napi::CallbackInfo& info);
+Napi::Value open_group(const Napi::CallbackInfo& info);
+Napi::Value close_group(const Napi::CallbackInfo& info);
 Napi::Value watch(const Napi::CallbackInfo& info);
 Napi::Value sleep(const Napi::CallbackInfo& info);
 Napi::Value ref(const Napi::CallbackInfo& info);

@@ -42,6 +42,7 @@ transport::MemberOptions read_options(Arguments& arguments) {
   plan.delay = arguments.number(faults, "delay", 0, 1, 0);
   plan.rnr = arguments.number(faults, "rnr", 0, 1, 0);
   plan.dead_srq = arguments.number(faults, "deadSrq", 0, 1, 0);
+  plan.drop = arguments.number(faults, "drop", 0, 1, 0);
   plan.max_delay_polls = static_cast<uint32_t>(
       arguments.number(faults, "maxDelayPolls", 1, 1 << 20, plan.max_delay_polls));
   options.faults = plan;
@@ -156,6 +157,34 @@ Napi::Value close_lane(const Napi::CallbackInfo& info) {
   return info.Env().Undefined();
 }
 
+Napi::Value open_group(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "openGroup");
+  OpenMember* open = arguments.member();
+  const std::span<uint8_t> bytes = arguments.bytes(1, "key");
+  const auto slots = static_cast<uint32_t>(arguments.integer(2, "slots", 0, 16384));
+  if (!arguments.ok()) return {};
+  transport::GroupKey key;
+  if (bytes.size() != key.size()) {
+    return failed(arguments, base::Status::error(EINVAL, "openGroup", "key: 16 bytes"));
+  }
+  std::copy(bytes.begin(), bytes.end(), key.begin());
+  const base::Result<transport::OpenGroup> group = open->member->open_group(key, slots);
+  if (!group.ok()) return failed(arguments, group.status());
+  Napi::Object result = Napi::Object::New(info.Env());
+  result.Set("group", group.value().number);
+  result.Set("room", group.value().room);
+  return result;
+}
+
+Napi::Value close_group(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "closeGroup");
+  OpenMember* open = arguments.member();
+  const auto group = static_cast<uint32_t>(arguments.integer(1, "group", 0, kMaxUint32));
+  if (!arguments.ok()) return {};
+  open->member->close_group(group);
+  return info.Env().Undefined();
+}
+
 Napi::Value watch(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "watch");
   OpenMember* open = arguments.member();
@@ -249,6 +278,9 @@ Napi::Value resources(const Napi::CallbackInfo& info) {
   result.Set("leases", leased.holds);
   result.Set("leasedBytes", static_cast<double>(leased.bytes));
   result.Set("mappedPoolFiles", leased.views);
+  result.Set("groups", held.groups);
+  result.Set("groupSlots", held.group_slots);
+  result.Set("groupBytes", static_cast<double>(held.group_bytes));
   return result;
 }
 

@@ -50,6 +50,8 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
       {"disconnect", disconnect},
       {"openLane", open_lane},
       {"closeLane", close_lane},
+      {"openGroup", open_group},
+      {"closeGroup", close_group},
       {"watch", watch},
       {"sleep", sleep},
       {"ref", ref},

@@ -13,6 +13,7 @@
 #include "transport/arena.h"
 #include "transport/backlog.h"
 #include "transport/credits.h"
+#include "transport/group.h"
 #include "transport/handshake.h"
 #include "transport/inbox.h"
 #include "transport/lane.h"
@@ -24,7 +25,7 @@
 /**
  * The state behind transport::Member. Its functions are in files by concern: member.cc (create,
  * close, peers), send.cc (flush), receive.cc (poll), settle.cc (credits, answers, grants), rearm.cc
- * (lanes that went down).
+ * (lanes that went down), groups.cc (multicast).
  */
 namespace millrace::transport {
 
@@ -134,6 +135,10 @@ class Member::Core final : public LaneSink {
   Resources resources() const;
   ibv_pd* pd() const { return pd_.get(); }
 
+  // groups.cc
+  base::Result<OpenGroup> open_group(const GroupKey& key, uint32_t slots);
+  void close_group(uint32_t number);
+
   // send.cc
   uint32_t flush(uint32_t rows);
 
@@ -234,6 +239,14 @@ class Member::Core final : public LaneSink {
   void stated(Peer& peer, Destination& dest, const TunnelMessage& message);
   void refuse(Peer& peer, ibv_wc_status status);
 
+  // groups.cc
+  void accept_group_row(uint32_t number, uint32_t offset, uint32_t length);
+  void post_groups();
+  bool look_at_groups();
+  bool arm_groups();
+  void take_datagrams(std::span<uint8_t> target, uint32_t max_frames);
+  Took take_datagram(const GroupListener& listener, std::span<uint8_t> target);
+
 #ifdef MILLRACE_STEPS
   void check_invariants() const;
 #endif
@@ -251,6 +264,13 @@ class Member::Core final : public LaneSink {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Lanes> lanes_;  ///< shut() before the inbox goes, destroyed after it
   std::unique_ptr<Inbox> inbox_;
+  /** One of the two, or none: the number is free. */
+  struct GroupEnd {
+    std::unique_ptr<GroupSender> sender;
+    std::unique_ptr<GroupListener> listener;
+  };
+  std::vector<GroupEnd> groups_;
+  uint32_t group_files_ = 0;    ///< made so far: names are not used again
   uint32_t closing_lanes_ = 0;  ///< bit per lane
   bool rearm_pending_ = false;  ///< a lane could not be re-armed, try again
 

@@ -28,12 +28,23 @@ HeaderFault check_header(const FrameHeader& header, uint32_t frame_bytes, uint64
   return HeaderFault::kNone;
 }
 
-bool check_records(const uint8_t* body, uint32_t bytes, uint32_t records) {
+bool check_group_header(const FrameHeader& header, uint32_t frame_bytes, uint64_t tag) {
+  return frame_bytes > kFrameHeaderBytes && header.magic == kFrameMagic &&
+         header.version == kFrameVersion && header.flags == kFlagGroup && header.receiver == tag &&
+         header.sender != 0 && header.body_bytes == frame_bytes - kFrameHeaderBytes &&
+         header.body_bytes % kRecordAlign == 0;
+}
+
+bool check_records(const uint8_t* body, uint32_t bytes, uint32_t records, uint32_t kinds) {
   uint32_t at = 0;
   uint32_t count = 0;
   while (at < bytes) {
     const uint32_t size = record_bytes(body + at, bytes - at);
     if (size == 0) return false;
+    if (kinds != 0) {
+      const uint8_t kind = body[at + offsetof(RecordHeader, kind)];
+      if (kind >= 32 || (kinds & (1u << kind)) == 0) return false;
+    }
     at += size;
     ++count;
   }

@@ -25,6 +25,8 @@ enum FrameFlags : uint8_t {
   kFlagControl = 4,  ///< header only
 };
 inline constexpr uint8_t kKnownFlags = kFlagWait | kFlagAnswer | kFlagControl;
+/** Of a datagram to a multicast group, alone; on a lane it is none. */
+inline constexpr uint8_t kFlagGroup = 8;
 
 struct FrameHeader {
   uint32_t magic;
@@ -32,8 +34,8 @@ struct FrameHeader {
   uint8_t flags;
   uint16_t lane;      ///< the sender's number of the lane
   uint64_t sender;    ///< incarnation
-  uint64_t receiver;  ///< incarnation
-  uint64_t sequence;  ///< per (sender, lane, receiver), from 1
+  uint64_t receiver;  ///< incarnation; the group's tag in a datagram
+  uint64_t sequence;  ///< per (sender, lane, receiver) or (sender, group), from 1
   uint32_t body_bytes;
   uint32_t records;
   uint32_t returned;         ///< credits burnt on recall, cumulative modulo 2^32 (R11)
@@ -92,6 +94,12 @@ enum class HeaderFault {
 HeaderFault check_header(const FrameHeader& header, uint32_t frame_bytes, uint64_t self,
                          uint32_t max_lanes);
 
+/** The same for a datagram of the group with that tag. */
+bool check_group_header(const FrameHeader& header, uint32_t frame_bytes, uint64_t tag);
+
+/** Kinds of records that native code looks at; src/channels/wire.ts has all. */
+enum RecordKind : uint8_t { kRecordData = 1, kRecordHeartbeat = 8, kRecordFragment = 20 };
+
 /**
  * Bytes of the record at `at` with its padding, or 0 when it does not fit in the `room` bytes
  * there. `at` needs no alignment.
@@ -107,8 +115,9 @@ inline uint32_t record_bytes(const uint8_t* at, size_t room) {
 
 /**
  * Walks the records of a body, a private copy (I9). True when they fill exactly `bytes` and are
- * `records` in number, so that the lengths can be relied on afterwards.
+ * `records` in number, so that the lengths can be relied on afterwards; and when, where `kinds` is
+ * given, all are of a kind below 32 whose bit it has.
  */
-bool check_records(const uint8_t* body, uint32_t bytes, uint32_t records);
+bool check_records(const uint8_t* body, uint32_t bytes, uint32_t records, uint32_t kinds = 0);
 
 }  // namespace millrace::transport

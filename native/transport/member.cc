@@ -77,6 +77,10 @@ base::Status Member::connect(uint32_t peer, uint64_t incarnation, std::span<cons
 void Member::disconnect(uint32_t peer) { core_->disconnect(peer); }
 base::Result<uint32_t> Member::open_lane() { return core_->open_lane(); }
 base::Status Member::close_lane(uint32_t lane) { return core_->close_lane(lane); }
+base::Result<OpenGroup> Member::open_group(const GroupKey& key, uint32_t slots) {
+  return core_->open_group(key, slots);
+}
+void Member::close_group(uint32_t number) { core_->close_group(number); }
 uint32_t Member::flush(uint32_t rows) { return core_->flush(rows); }
 uint32_t Member::poll(std::span<uint8_t> target, size_t offset, uint32_t max_frames) {
   return core_->poll(target, offset, max_frames);
@@ -186,6 +190,7 @@ void Member::Core::close() {
   // Initiators first: drained, so that nothing reads the arena or writes to others any more; then
   // what others reach.
   if (lanes_) lanes_->shut();
+  groups_.clear();
   inbox_.reset();
   lanes_.reset();
   arena_.reset();
@@ -473,14 +478,14 @@ bool Member::Core::arm() {
   }
   drain_channel();
   // Arm first, then look again: what completes in between makes the descriptor readable (R7).
-  if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0) return false;
+  if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0 || !arm_groups()) return false;
   for (const Lane* lane : lanes_->all()) {
     // Nothing completes where nothing is outstanding.
     if (lane->outstanding() > 0 && ibv_req_notify_cq(lane->cq(), 0) != 0) return false;
   }
   armed_ = true;
   (void)collect(1);
-  const bool completed = harvest_all();
+  const bool completed = harvest_all() || look_at_groups();
   free_arena();
   update_tables();
   if (completed || anything_pending()) return false;
@@ -558,6 +563,16 @@ Resources Member::Core::resources() const {
   r.inbox_bytes = inbox_->bytes();
   r.arena_bytes = arena_->bytes();
   r.backlog_bytes = backlog_bytes_;
+  for (const GroupEnd& end : groups_) {
+    if (!end.sender && !end.listener) continue;
+    ++r.groups;
+    ++r.qps;
+    ++r.cqs;
+    ++r.mrs;
+    if (!end.listener) continue;
+    r.group_slots += end.listener->slots();
+    r.group_bytes += end.listener->bytes();
+  }
   return r;
 }
 

@@ -25,6 +25,8 @@ inline constexpr uint32_t kPeerStride = 8;      ///< doubles a row
 inline constexpr uint32_t kMaxLanes = 32;       ///< lanes of a member, the shared one included
 inline constexpr uint32_t kMinSlotBytes = 256;  ///< a header, a record header and some payload
 inline constexpr uint32_t kMaxSlotBytes = 1 << 20;
+inline constexpr uint32_t kMaxGroups = 1024;   ///< ends of multicast groups that a member may have
+inline constexpr int32_t kGroupRow = -2;       ///< peer of a row whose lane is such an end
 inline constexpr size_t kOfferBytes = 80;      ///< size of an offer blob
 inline constexpr size_t kMaxTunnelBytes = 64;  ///< upper bound of a tunnel message
 
@@ -49,6 +51,7 @@ enum class EventKind : int32_t {
   kLane = 4,       ///< [lane, state]
   kTunnel = 5,     ///< [offset, length]: carry target[offset..] to that peer's tunnel()
   kDrained = 6,    ///< the backlog of this peer is empty again
+  kDatagram = 16,  ///< [offset, length, records], of a multicast group
 };
 
 /** State in a LANE row. */
@@ -92,6 +95,10 @@ enum Counter : uint32_t {
    * be the end of the last row seen, so that all rows of a record must be in one flush.
    */
   kArenaRelease = 17,
+  kDatagramsSent = 18,
+  kDatagramsReceived,
+  kDatagramsLost,   ///< ours, that were not sent: too many under way, or an error
+  kDatagramsStray,  ///< that came and were of no member or of another group
 };
 
 /** Columns of a row in `peers`. */
@@ -152,6 +159,18 @@ struct Resources {
   uint32_t pds = 0, xrcds = 0, srqs = 0, cqs = 0, qps = 0, mrs = 0, lanes = 0, slots = 0,
            slot_bytes = 0, peers = 0;
   uint64_t inbox_bytes = 0, arena_bytes = 0, backlog_bytes = 0;
+  uint32_t groups = 0;       ///< ends of multicast groups, each with a UD QP and a CQ
+  uint32_t group_slots = 0;  ///< posted for datagrams
+  uint64_t group_bytes = 0;  ///< of those slots
+};
+
+/** What a group's address follows from: a hash of domain and channel. */
+using GroupKey = std::array<uint8_t, 16>;
+
+/** An end of a multicast group. */
+struct OpenGroup {
+  uint32_t number = 0;
+  uint32_t room = 0;  ///< bytes of records that a datagram takes
 };
 
 /**
@@ -208,6 +227,18 @@ class Member {
   /** Closes an own lane when what was accepted on it has been sent; at once if nothing is. EINVAL
    * for lane 0 or unknown. */
   base::Status close_lane(uint32_t lane);
+
+  /**
+   * Opens an end of a multicast group: one that listens with so many slots, or, with 0, one that
+   * sends (rows with kGroupRow in place of a peer and the number in place of the lane: one
+   * datagram each, which may get lost). A datagram that finds no slot is lost, too; nothing else
+   * waits for it or for its receiver. Errors: EMFILE (kMaxGroups), ENOSPC (the slots' file), of the
+   * verbs.
+   */
+  base::Result<OpenGroup> open_group(const GroupKey& key, uint32_t slots);
+  /** Closes it. What has arrived and was not polled is dropped. Nothing for a number that is not
+   * open. */
+  void close_group(uint32_t number);
 
   /**
    * Takes the first `rows` rows of `sends` (more than kSendRows are ignored) and posts what credits

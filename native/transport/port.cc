@@ -103,6 +103,20 @@ base::Status bring_up(ibv_qp* qp, End end, const Port& port, const Connection& c
   return to_state(qp, &attr, IBV_QPS_RTS, mask, "to RTS");
 }
 
+base::Status bring_up_datagrams(ibv_qp* qp, const Port& port, uint32_t qkey) {
+  ibv_qp_attr attr = {};
+  base::Status status = to_state(qp, &attr, IBV_QPS_RESET, 0, "to RESET");
+  if (!status.ok()) return status;
+  attr.port_num = port.number;
+  attr.qkey = qkey;
+  status =
+      to_state(qp, &attr, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, "to INIT");
+  if (!status.ok()) return status;
+  status = to_state(qp, &attr, IBV_QPS_RTR, 0, "to RTR");
+  if (!status.ok()) return status;
+  return to_state(qp, &attr, IBV_QPS_RTS, IBV_QP_SQ_PSN, "to RTS");
+}
+
 void to_error(ibv_qp* qp) {
   ibv_qp_attr attr = {};
   attr.qp_state = IBV_QPS_ERR;

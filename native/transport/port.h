@@ -38,6 +38,9 @@ struct Connection {
  */
 base::Status bring_up(ibv_qp* qp, End end, const Port& port, const Connection& connection);
 
+/** The same for a UD QP: to RTS, with a Q_Key. */
+base::Status bring_up_datagrams(ibv_qp* qp, const Port& port, uint32_t qkey);
+
 /** Takes a QP to ERR; what it has left is flushed. */
 void to_error(ibv_qp* qp);
 

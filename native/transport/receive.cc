@@ -115,6 +115,10 @@ uint32_t Member::Core::poll(std::span<uint8_t> target, size_t offset, uint32_t m
     ++demuxed_;
     inbox_->repost(arrived.slot);
   }
+  if (!groups_.empty()) {
+    post_groups();
+    take_datagrams(target, max_frames);
+  }
   // Posted again first, granted again only then (d1, I2).
   inbox_->post();
   settle_due();
@@ -150,7 +154,7 @@ Lingered Member::Core::linger(uint32_t micros) {
   const uint64_t until = now + uint64_t{std::min(micros, kMaxLingerMicros)} * 1000;
   for (;;) {
     for (uint32_t look = 0; look < looks_; ++look) {
-      if (collect(kPollBatch) > 0) return Lingered::kSomething;
+      if (collect(kPollBatch) > 0 || look_at_groups()) return Lingered::kSomething;
       relax();
     }
     if (harvest_all()) return Lingered::kSomething;

@@ -41,6 +41,7 @@ void Member::Core::accept_row(const int32_t* row) {
   const bool bytes_ok = length > 0 && length % kRecordAlign == 0 && offset % kRecordAlign == 0 &&
                         uint64_t{offset} + length <= arena_->bytes();
   if (bytes_ok) rows_end_ = std::max(rows_end_, arena_->position(offset) + length);
+  if (row[0] == kGroupRow && bytes_ok) return accept_group_row(lane, offset, length);
   Peer* const peer = connected(index);
   if (peer == nullptr) return;  // just left: nothing to tell, and nobody to tell it about
   touch(*peer);
@@ -81,6 +82,7 @@ uint32_t Member::Core::flush(uint32_t rows) {
   progress_ = false;
   rows = std::min(rows, kSendRows);
   for (uint32_t i = 0; i < rows; ++i) accept_row(&buffers_.sends[size_t{i} * kSendStride]);
+  post_groups();
 
   pump_active();
   for (auto& [peer, dest] : touched_) (void)pump(*peer, *dest);

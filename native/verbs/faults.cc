@@ -18,7 +18,7 @@ namespace {
 /** A number that the device does not give out soon; 24 bits. */
 constexpr uint32_t kNoSrq = 0xFFFFFE;
 
-enum class Fate { kNormal, kError, kAmbiguous, kDeadSrq };
+enum class Fate { kNormal, kError, kAmbiguous, kDeadSrq, kDropped };
 
 struct HeldSend {
   ibv_send_wr wr;
@@ -102,6 +102,9 @@ int Decoration::post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     const bool xrc_send = qp->qp_type == IBV_QPT_XRC_SEND;
     if (rng_.chance(plan_.dead_srq) && fate == Fate::kNormal && xrc_send) fate = Fate::kDeadSrq;
     const bool delay = rng_.chance(plan_.delay);
+    // One more for a datagram alone, so that what lanes meet does not depend on it.
+    if (qp->qp_type == IBV_QPT_UD && rng_.chance(plan_.drop) && fate == Fate::kNormal)
+      fate = Fate::kDropped;
     if (!can_send(qp) && !in_error(qp)) {
       *bad = wr;
       return EINVAL;
@@ -135,6 +138,14 @@ int Decoration::execute(ibv_qp* qp, ibv_send_wr wr, Fate fate) {
     to_error(qp);
     drain(qp->send_cq);
     ready_[qp->send_cq].push_back(completion(qp, wr, IBV_WC_RETRY_EXC_ERR));
+    return 0;
+  }
+  if (fate == Fate::kDropped) {
+    // Who sends a datagram is never told.
+    ++counts_.dropped;
+    drain(qp->send_cq);
+    if ((wr.send_flags & IBV_SEND_SIGNALED) != 0)
+      ready_[qp->send_cq].push_back(completion(qp, wr, IBV_WC_SUCCESS));
     return 0;
   }
   if (fate == Fate::kDeadSrq) {
@@ -306,7 +317,7 @@ int faulty_req_notify_cq(ibv_cq* cq, int solicited_only) {
 }  // namespace
 
 base::Status install_faults(ibv_context* context, const FaultPlan& plan) {
-  for (double p : {plan.error, plan.ambiguous, plan.delay, plan.rnr, plan.dead_srq}) {
+  for (double p : {plan.error, plan.ambiguous, plan.delay, plan.rnr, plan.dead_srq, plan.drop}) {
     if (!(p >= 0 && p <= 1)) {
       return base::Status::error(EINVAL, "install faults",
                                  base::format("%g is not a probability (0..1)", p));

@@ -10,7 +10,7 @@ namespace millrace::verbs {
 
 /**
  * Faults that a device is made to show, all drawn from one seed (splitmix64), so that a failing run
- * can be repeated. The five numbers are probabilities (0..1) per posted send or repost; 0 is never.
+ * can be repeated. The six numbers are probabilities (0..1) per posted send or repost; 0 is never.
  */
 struct FaultPlan {
   uint64_t seed = 1;
@@ -20,12 +20,13 @@ struct FaultPlan {
   double rnr =
       0;  ///< a repost of the SRQ is withheld for some polls, so that senders meet an empty SRQ
   double dead_srq = 0;            ///< sent to an SRQ number that does not exist
+  double drop = 0;                ///< a datagram of a UD QP that gets lost on the way
   uint32_t max_delay_polls = 16;  ///< upper bound of "some polls", at least 1
 };
 
 /** What was injected so far; for tests that must know that their faults happened. */
 struct FaultCounts {
-  uint64_t errors = 0, ambiguous = 0, delayed = 0, withheld = 0, dead_srqs = 0;
+  uint64_t errors = 0, ambiguous = 0, delayed = 0, withheld = 0, dead_srqs = 0, dropped = 0;
 };
 
 /**

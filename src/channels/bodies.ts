@@ -28,7 +28,8 @@ export function readSubscribed(text: string): SubscribedBody {
   checkChannelName(name);
   if (typeof codec !== 'string' || codec.length > 4096) throw new Error('no codec');
   if (schema !== null && (typeof schema !== 'string' || schema.length > 4096)) throw new Error('no schema');
-  return { name, codec, schema, delivery: String(delivery) };
+  if (delivery !== 'lane' && delivery !== 'multicast') throw new Error('no delivery');
+  return { name, codec, schema, delivery };
 }
 
 /** Checks the JSON of DONE (I9). @returns null if it is not valid */

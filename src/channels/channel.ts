@@ -1,6 +1,6 @@
 import type { ReadableStream, WritableStream } from 'node:stream/web';
 import { Observable, type Observer, type Subscriber } from 'rxjs';
-import { MillraceError, MillraceRangeError } from '../errors.js';
+import { type AnyMillraceError, MillraceError, MillraceRangeError } from '../errors.js';
 import { checkNames, integer } from '../suggest.js';
 import { doneBody } from './bodies.js';
 import {
@@ -64,6 +64,8 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
   readonly #counts: InboundCounts;
   #out: OutChannel<In> | null = null;
   #closed = false;
+  /** Why it cannot publish: the device refused what that takes. */
+  #openError: AnyMillraceError | null = null;
   /** Messages for a channel that was closed before it ever published. */
   #refusedClosed = 0;
 
@@ -392,23 +394,31 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
 
   /** A channel becomes a publisher when it is first used as one: pure subscribers are no publishers to anybody. */
   #publisher(): OutChannel<In> | null {
-    if (this.#out !== null || this.#closed) return this.#out;
+    if (this.#out !== null || this.#closed || this.#openError !== null) return this.#out;
     const { codec, schema, schemaId, validate, maxQueueBytes, maxWait, replay, replayBytes, lane } =
       this.#settings;
-    this.#out = this.#engine.publish<In>(
-      this.name,
-      {
-        codec: codec as unknown as Codec<In>,
-        schemaId,
-        maxQueueBytes,
-        maxWait,
-        replay,
-        replayBytes,
-        lane: lane === 'own' ? this.#engine.openLane() : 0,
-        validate: schema === null || validate === 'off' ? null : validator(schema, validate),
-      },
-      this.#status,
-    );
+    const { delivery, pace, repair, repairBytes } = this.#settings;
+    try {
+      this.#out = this.#engine.publish<In>(
+        this.name,
+        {
+          codec: codec as unknown as Codec<In>,
+          schemaId,
+          maxQueueBytes,
+          maxWait,
+          replay,
+          replayBytes,
+          lane: lane === 'own' ? this.#engine.openLane() : 0,
+          multicast: delivery === 'multicast' ? { pace, repair, repairBytes } : null,
+          validate: schema === null || validate === 'off' ? null : validator(schema, validate),
+        },
+        this.#status,
+      );
+    } catch (error) {
+      if (delivery === 'lane') throw error;
+      this.#openError = error as AnyMillraceError;
+      this.#status.emit({ type: 'fault', error: this.#openError });
+    }
     return this.#out;
   }
 
@@ -445,7 +455,8 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     return promise;
   }
 
-  #closedError(): MillraceError {
+  #closedError(): AnyMillraceError {
+    if (this.#openError !== null) return this.#openError;
     return this.#engine.closed
       ? new MillraceError(
           'ERR_MEMBER_CLOSED',

@@ -6,7 +6,7 @@ import { type Backlog, makeBacklog, type Overflow } from './overflow/index.js';
 import type { Peer, PeerEnd, PeerPart, PeerSubscription } from './peer.js';
 import type { Replay } from './replay.js';
 import type { Transport } from './transport.js';
-import { GAP_REASONS, type GapReason, KIND } from './wire.js';
+import { type Delivery, GAP_REASONS, type GapReason, KIND } from './wire.js';
 
 /** What a destination needs of its channel and member. */
 export interface DestinationHost {
@@ -16,6 +16,8 @@ export interface DestinationHost {
   readonly pool: Pool;
   readonly number: number;
   readonly lane: number;
+  /** On a multicast channel messages don't come this way: only what is for one subscriber. */
+  readonly delivery: Delivery;
   readonly maxQueueBytes: number;
   readonly maxWait: number;
   /** Last sequence that was given out. */
@@ -253,6 +255,7 @@ export class Destination implements PeerPart {
     if (!(delivered >= this.delivered && delivered <= this.host.sequence)) return false;
     this.consumed = bytes;
     this.delivered = delivered;
+    if (this.host.delivery === 'multicast') this.#expected.sent(delivered, (ticket) => ticket.arrived());
     if (this.#expected.delivery) this.#expected.delivered(delivered);
     this.serve();
     return true;
@@ -280,7 +283,10 @@ export class Destination implements PeerPart {
         this.#done,
       );
       this.#done = null;
-      if (this.host.ended === 'closed') this.end('unsubscribed');
+      if (this.host.ended !== 'closed') return;
+      // The group gives no word of what arrived: what was lost at the end is still repaired.
+      if (this.host.delivery === 'multicast') this.whenDelivered(this.host.sequence, ENDS);
+      else this.end('unsubscribed');
     }
   }
 
@@ -323,6 +329,20 @@ export class Destination implements PeerPart {
     this.askReport();
   }
 
+  /** Multicast: the ticket of a message that goes to the group; what the subscriber reports settles it. */
+  expect(sequence: number, ticket: Ticket): void {
+    this.#expected.queue(sequence, ticket);
+    this.askReport();
+  }
+
+  /** Multicast: the subscriber has given these up. @returns false if they were never sent (I9) */
+  missed(from: number, to: number): boolean {
+    if (!(from >= this.first && to >= from && to <= this.host.sequence)) return false;
+    this.droppedTotal += to - from + 1;
+    this.#expected.droppedWithin(from, to);
+    return true;
+  }
+
   /** Forgets a waiter that gave up. */
   forget(waiter: DeliveryWaiter<Destination>): void {
     this.#expected.forget(waiter);
@@ -348,7 +368,7 @@ export class Destination implements PeerPart {
     if (!this.idle) this.host.queues(false);
     this.idle = true;
     this.#empty();
-    this.#expected.end(why);
+    this.#expected.end(why, this.host.delivery === 'multicast');
     this.#backlog.clear();
     for (const sequence of [...this.#blocks.keys()]) this.host.pool.unref(this.#unqueueBlock(sequence)!);
     for (const block of this.#replay?.blocks ?? []) if (block !== null) this.host.pool.unref(block);
@@ -559,3 +579,9 @@ export class Destination implements PeerPart {
 }
 
 const NOTHING = new Uint8Array(0);
+
+/** Ends the destination of a closed channel. */
+const ENDS: DeliveryWaiter<Destination> = {
+  delivered: (destination) => destination.end('unsubscribed'),
+  ended() {},
+};

@@ -11,6 +11,7 @@ import { Holdings } from './lending/holdings.js';
 import { type Block, Pool } from './lending/pool.js';
 import { Membership, type MembershipHost } from './membership.js';
 import { reportMismatch } from './mismatch.js';
+import { Groups, type SendingGroup } from './multicast/groups.js';
 import { type AnyOutChannel, type OutboundHost, OutChannel, type OutOptions } from './outbound.js';
 import { Peer, SELF } from './peer.js';
 import { Pump, type PumpWork, type WaitMode } from './pump.js';
@@ -40,6 +41,9 @@ export interface EngineOptions {
   readonly native: Native;
   readonly cluster: ClusterPort;
   readonly clock: Clock;
+  /** From 0 to below 1. */
+  readonly dice: () => number;
+  readonly domain: string;
   readonly name: string;
   readonly slotBytes: number;
   readonly poolBytes: number;
@@ -54,7 +58,9 @@ export interface EngineOptions {
  */
 export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWork, TransportEvents {
   readonly clock: Clock;
+  readonly dice: () => number;
   readonly transport: Transport;
+  readonly groups: Groups;
   readonly control: Control;
   readonly seals: Seals;
   readonly inbound: Inbound;
@@ -101,8 +107,10 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     this.#native = native;
     this.#cluster = cluster;
     this.clock = clock;
+    this.dice = options.dice;
     this.self = new Peer({ index: SELF, incarnation: cluster.incarnation, name, pid: process.pid });
     this.transport = new Transport(native, cluster.handle, options.slotBytes, this.self, this);
+    this.groups = new Groups(this.transport, options.domain);
     this.control = new Control(
       this.transport,
       () => this.stamp(),
@@ -131,15 +139,10 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   /** Makes this member a publisher of a channel; those who subscribed before are its subscribers at once. */
   publish<T>(name: string, options: OutOptions<T>, status: Status): OutChannel<T> {
     const channel = new OutChannel<T>(this, this.#nextChannel++, name, options, status);
-    channel.mismatches = ({ peer, codec, schema }, what) =>
-      reportMismatch(
-        status,
-        what,
-        name,
-        peer,
-        what === 'codec' ? options.codec.name : String(options.schemaId),
-        String(what === 'codec' ? codec : schema),
-      );
+    channel.mismatches = (theirs, what) => {
+      const ours = { codec: options.codec.name, schema: options.schemaId, delivery: channel.delivery };
+      reportMismatch(status, what, name, theirs.peer, String(ours[what]), String(theirs[what]));
+    };
     this.channels.set(channel.number, channel);
     for (const peer of [this.self, ...this.peers.values()]) {
       for (const subscription of peer.subscriptions.values()) {
@@ -157,12 +160,24 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
 
   finished(channel: AnyOutChannel): void {
     this.channels.delete(channel.number);
+    channel.sender?.close();
     if (channel.lane === 0 || this.closed) return;
     // The last rows must be with the transport: it closes a lane when what it accepted there is sent.
     this.transport.flush();
     this.#native.closeLane(this.transport.handle, channel.lane);
     // Its number can be given to another one.
     for (const peer of this.peers.values()) peer.sealed.delete(channel.lane);
+  }
+
+  /** Listens to a multicast channel's group until the returned function is called. Where that cannot be, status$ says so. */
+  listen(channel: string, status: Status): () => void {
+    try {
+      return this.groups.listen(channel);
+    } catch (error) {
+      const doing = `join the multicast group of channel ${JSON.stringify(channel)}`;
+      status.emit({ type: 'fault', error: nativeError(doing, this.#native, error) });
+      return () => {};
+    }
   }
 
   openLane(): number {
@@ -173,6 +188,8 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   subscribe(wanted: Wanted, status: Status): LocalSubscription {
     const subscription = new LocalSubscription(this.#nextSubscription++, wanted, status);
     this.inbound.locals.set(subscription.id, subscription);
+    // Before anybody is told, so that nothing needs a repair only because the group was joined late.
+    if (wanted.delivery === 'multicast') subscription.stopListening = this.listen(wanted.channel!, status);
     const body = subscription.body(this.transport.maxRow);
     for (const peer of this.peers.values()) this.membership.tell(peer, body);
     if (wanted.echo) this.membership.subscribed(this.self, body);
@@ -182,6 +199,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   unsubscribeAll(subscription: LocalSubscription): void {
     if (!subscription.open) return;
     this.inbound.drop(subscription);
+    subscription.stopListening();
     for (const peer of this.peers.values()) this.unsubscribe(peer, subscription.id);
     if (subscription.wanted.echo) this.unsubscribe(this.self, subscription.id);
   }
@@ -359,6 +377,17 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     this.#queueing += on ? 1 : -1;
     this.pump.schedule();
   }
+  sendingGroup(channel: string): SendingGroup {
+    try {
+      return this.groups.send(channel);
+    } catch (error) {
+      throw nativeError(
+        `send to the multicast group of channel ${JSON.stringify(channel)}`,
+        this.#native,
+        error,
+      );
+    }
+  }
   announce(peer: Peer, body: Record<string, unknown>): void {
     if (peer !== this.self) this.#cluster.send(peer.index, 'announce', body);
   }
@@ -449,6 +478,26 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   }
   vacate(peer: Peer): void {
     this.holdings.vacate(peer);
+  }
+
+  repair(peer: Peer, channel: number, generation: number, ranges: readonly [number, number][]): void {
+    const out = this.channels.get(channel);
+    const destination = out?.of(peer);
+    if (destination?.generation === generation) out!.sender?.repair(destination, ranges);
+  }
+
+  missed(peer: Peer, channel: number, generation: number, from: number, to: number): void {
+    const destination = this.channels.get(channel)?.of(peer);
+    if (destination === undefined || destination.generation !== generation) return;
+    if (!destination.missed(from, to)) {
+      this.fault(
+        peer,
+        new MillraceError(
+          'ERR_PEER_INPUT',
+          `${peer.info.name} (${peer.info.incarnation}) says that it missed ${from} to ${to}, which it was not sent.`,
+        ),
+      );
+    }
   }
 
   report(origin: Origin, delivered: number, bytes: number): void {

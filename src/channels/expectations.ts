@@ -44,6 +44,12 @@ export class Expectations<D> {
     ticket.dropped();
   }
 
+  /** The same for all within. */
+  droppedWithin(from: number, to: number): void {
+    for (const sequence of [...this.#tickets.keys()])
+      if (sequence >= from && sequence <= to) this.dropped(sequence);
+  }
+
   /** Queued messages up to that sequence are with the transport. */
   sent(sequence: number, handed: (ticket: Ticket) => void): void {
     for (const [at, ticket] of this.#tickets) {
@@ -71,11 +77,11 @@ export class Expectations<D> {
     for (const { waiter } of due) waiter.delivered(this.destination);
   }
 
-  /** Nothing more is sent. What was queued had not been sent. */
-  end(why: DestinationEnd): void {
+  /** Nothing more is sent. What was queued had not been sent; on a multicast channel it may have been. */
+  end(why: DestinationEnd, ambiguous: boolean): void {
     const tickets = [...this.#tickets.values()];
     this.#tickets.clear();
-    for (const ticket of tickets) ticket.lost(why === 'unsubscribed' ? 'left' : why, false);
+    for (const ticket of tickets) ticket.lost(why === 'unsubscribed' ? 'left' : why, ambiguous);
     const waiters = this.#waiters;
     this.#waiters = [];
     for (const { waiter } of waiters) waiter.ended(this.destination, why);

@@ -1,7 +1,9 @@
 import type { Clock } from './clock.js';
+import type { Control } from './control.js';
 import { Batch, type EndMark } from './frames.js';
 import { Gate } from './gate.js';
 import type { Holdings } from './lending/holdings.js';
+import { Reorder, type ReorderHost } from './multicast/reorder.js';
 import { Origins } from './origins.js';
 import type { Peer } from './peer.js';
 import { TURN_MESSAGES } from './pump.js';
@@ -10,6 +12,7 @@ import type { Status } from './status.js';
 import type { LocalSubscription, MessageAt, Origin } from './subscription.js';
 import type { Transport } from './transport.js';
 import { reportUnhandled } from './unhandled.js';
+import type { GapReason } from './wire.js';
 import { FLAG, KIND, RECORD_BYTES, sequenceAt, sizeAt, TIME_WORD, WORD } from './wire.js';
 
 /** How many messages pass between two looks at the clock. */
@@ -19,11 +22,14 @@ const TWO32 = 0x1_0000_0000;
 /** What the receiving side needs of its member. */
 export interface InboundHost extends RecordsHost {
   readonly clock: Clock;
+  /** From 0 to below 1. */
+  readonly dice: () => number;
+  readonly control: Control;
   readonly transport: Transport;
   readonly status: Status;
   readonly holdings: Holdings;
-  /** Sends a CONSUMED record. */
-  report(origin: Origin, delivered: number, bytes: number): void;
+  /** A flush at the end of this turn. */
+  schedule(): void;
   /** Held frames may be delivered now. */
   released(): void;
 }
@@ -34,7 +40,9 @@ export interface InboundHost extends RecordsHost {
  * What comes from a peer is checked before it is used (I9); native code has copied the frame and checked that its records
  * add up. Messages of one publisher on one channel are handed on in order or a gap says what is missing (I4).
  */
-export class Inbound {
+export class Inbound implements ReorderHost<Origin> {
+  readonly clock: Clock;
+  readonly dice: () => number;
   /** The publishers that are heard. */
   readonly origins: Origins;
   /** This member's subscriptions, by id. */
@@ -58,10 +66,19 @@ export class Inbound {
   readonly gate: Gate;
 
   constructor(private readonly host: InboundHost) {
+    this.clock = host.clock;
+    this.dice = host.dice;
     this.gate = new Gate(host);
     this.origins = new Origins(host.status);
     this.locals = this.origins.locals;
-    this.#records = new ControlRecords(host, this.origins, (origin) => this.touch(origin));
+    this.#records = new ControlRecords(
+      host,
+      this.origins,
+      (origin) => this.touch(origin),
+      (origin, { wanted }) => {
+        return new Reorder(this, origin, { ...wanted.hold, record: host.transport.maxRow });
+      },
+    );
   }
 
   /**
@@ -205,7 +222,8 @@ export class Inbound {
     this.gate.close();
     for (const subscription of this.locals.values()) {
       subscription.open = false;
-      for (const origin of subscription.origins) origin.closed = true;
+      for (const origin of subscription.origins) origin.close();
+      subscription.stopListening();
     }
     this.origins.clear();
     this.#touched = [];
@@ -232,7 +250,8 @@ export class Inbound {
           this.gate.hold(peer, batch, pos + size, end, sequenceAt(u32, word));
           return end;
         }
-        this.#records.take(peer, batch, pos);
+        if ((bits & 0xff) === KIND.FRAGMENT) this.#fragment(peer, batch, pos);
+        else this.#records.take(peer, batch, pos);
         if (this.host.transport.closed) return end;
         origin = undefined;
         number = -1;
@@ -251,6 +270,15 @@ export class Inbound {
         pos += size;
         continue;
       }
+      if (origin.reorder !== null && ((bits >>> 8) & FLAG.REPLAY) === 0) {
+        this.#sequenced(origin, origin.reorder, batch, pos, size);
+        pos += size;
+        if (this.host.transport.closed) return end;
+        this.#messages++;
+        if (this.#messages >= TURN_MESSAGES) return pos;
+        if (this.#messages - this.#looked >= LOOK_EVERY && this.#late(deadline)) return pos;
+        continue;
+      }
       at.bytes = bytes;
       at.sequence = u32[word + WORD.SEQUENCE_HIGH]! * TWO32 + u32[word + WORD.SEQUENCE_LOW]!;
       at.time = f64[(pos >>> 3) + TIME_WORD]!;
@@ -267,6 +295,79 @@ export class Inbound {
       if (this.#messages - this.#looked >= LOOK_EVERY && this.#late(deadline)) return pos;
     }
     return pos;
+  }
+
+  // ---- multicast -----------------------------------------------------------------------------------------------------
+
+  /** A message of a multicast channel: handed on in order, or held until what precedes it is repaired or given up. */
+  #sequenced(origin: Origin, reorder: Reorder<Origin>, batch: Batch, pos: number, size: number): void {
+    if ((batch.u32[(pos >>> 2) + WORD.BITS]! >>> 8) & FLAG.REPAIR) reorder.counts.repaired++;
+    if (!reorder.take(batch, pos, size, sequenceAt(batch.u32, pos >>> 2))) return;
+    this.#record(origin, batch, pos);
+    this.follow(origin);
+  }
+
+  #fragment(peer: Peer, batch: Batch, pos: number): void {
+    const origin = this.origins.of(peer)?.get(batch.u32[pos >>> 2]!);
+    const reorder = origin?.reorder ?? null;
+    if (origin === undefined || reorder === null || origin.closed) {
+      this.origins.strays++;
+      return;
+    }
+    const whole = reorder.join(batch, pos);
+    if (whole !== null) this.#sequenced(origin, reorder, whole, 0, whole.bytes.length);
+  }
+
+  /** Hands on what is in order by now. */
+  follow(origin: Origin): void {
+    const { reorder } = origin;
+    if (reorder === null) return;
+    for (let next = reorder.following(); next !== null; next = reorder.following()) {
+      this.#record(origin, next, 0);
+      if (origin.closed || this.host.transport.closed) return;
+    }
+    this.host.schedule();
+  }
+
+  missing(origin: Origin, to: number, reason: GapReason): void {
+    this.touch(origin);
+    this.origins.missing(origin, to, reason);
+  }
+
+  requestRepair(origin: Origin, ranges: readonly (readonly [number, number])[]): void {
+    if (origin.peer.gone) return;
+    const numbers = new Float64Array(ranges.flat());
+    this.host.control.send(
+      origin.peer,
+      0,
+      KIND.REPAIR,
+      origin.number,
+      0,
+      origin.generation,
+      new Uint8Array(numbers.buffer),
+    );
+    this.host.schedule();
+  }
+
+  reportMissed(origin: Origin, from: number, to: number): void {
+    if (origin.peer.gone) return;
+    this.host.control.sendNumbers(origin.peer, 0, KIND.MISSED, origin.number, 0, origin.generation, from, to);
+    this.host.schedule();
+  }
+
+  /** Hands on the message at `pos`. */
+  #record(origin: Origin, { bytes, u32, f64 }: Batch, pos: number): void {
+    const at = this.#at;
+    const word = pos >>> 2;
+    at.bytes = bytes;
+    at.sequence = sequenceAt(u32, word);
+    at.time = f64[(pos >>> 3) + TIME_WORD]!;
+    at.headersStart = pos + RECORD_BYTES;
+    at.headersEnd = at.headersStart + (u32[word + WORD.BITS]! >>> 16);
+    at.payloadEnd = at.headersEnd + u32[word + WORD.LENGTH]!;
+    at.size = sizeAt(u32, word);
+    // No block is lent to a group: a descriptor would be for one receiver.
+    this.#live(origin, at, 0);
   }
 
   #late(deadline: number): boolean {
@@ -288,7 +389,8 @@ export class Inbound {
       this.origins.missing(origin, sequence - 1, 'lost');
     }
     origin.next = sequence + 1;
-    origin.received += at.size;
+    // Nobody waits for what is taken of a multicast channel.
+    if (origin.reorder === null) origin.received += at.size;
     if (origin.waiting.length > 0) origin.arrive(sequence);
     at.replayed = false;
     if ((flags & FLAG.LARGE) !== 0) {

@@ -14,6 +14,8 @@ import { type JoinOptions, joinSettings } from './options.js';
 export interface JoinParts {
   readonly native: Native;
   readonly clock: Clock;
+  /** From 0 to below 1: for back-offs. */
+  readonly dice: () => number;
   joinCluster(options: {
     domain: string;
     name: string;
@@ -40,7 +42,12 @@ function standardName(): string {
  */
 export function join<C = undefined>(domain?: string, options?: JoinOptions): Promise<Member<C>> {
   return joinWith<C>(
-    () => ({ native: loadNative(), clock: systemClock(), joinCluster: (given) => Cluster.join(given) }),
+    () => ({
+      native: loadNative(),
+      clock: systemClock(),
+      dice: Math.random,
+      joinCluster: (given) => Cluster.join(given),
+    }),
     domain,
     options,
   );
@@ -62,7 +69,7 @@ export async function joinWith<C = undefined>(
   const { name, mode, signal, faults, device, slotBytes, slots, maxSlots, arenaBytes } = settings;
   const { poolBytes, heldBytes } = settings;
   if (signal?.aborted === true) throw aborted('join()', signal);
-  const { native, clock, joinCluster } = parts();
+  const { native, clock, dice, joinCluster } = parts();
   // The cluster delivers no event before its promise has resolved and this function has gone on.
   let engine: Engine | undefined;
   let member: Member<C> | undefined;
@@ -112,7 +119,7 @@ export async function joinWith<C = undefined>(
     if (signal !== undefined && error === signal.reason) throw aborted('join()', signal);
     throw error;
   }
-  engine = new Engine({ native, cluster, clock, name, slotBytes, poolBytes, mode });
+  engine = new Engine({ native, cluster, clock, dice, domain, name, slotBytes, poolBytes, mode });
   member = new Member<C>(domain, name, engine, cluster);
   engine.start();
   return member;

@@ -51,6 +51,12 @@ export interface MemberResources extends NativeResources {
   /** Times that a frame had to wait for a credit. */
   readonly creditStalls: number;
   readonly wakeups: number;
+  /** Of multicast channels. Lost are those that this member did not send: too many were under way, or an error. */
+  readonly datagramsSent: number;
+  readonly datagramsReceived: number;
+  readonly datagramsLost: number;
+  /** Datagrams that were of no member, or of another group with the same address. */
+  readonly datagramsStray: number;
 }
 
 /**
@@ -229,6 +235,10 @@ export class Member<C = undefined> implements AsyncDisposable {
       framesReceived: transport.counter(COUNTER.FRAMES_RECEIVED),
       creditStalls: transport.counter(COUNTER.CREDIT_STALLS),
       wakeups: transport.counter(COUNTER.WAKEUPS),
+      datagramsSent: transport.counter(COUNTER.DATAGRAMS_SENT),
+      datagramsReceived: transport.counter(COUNTER.DATAGRAMS_RECEIVED),
+      datagramsLost: transport.counter(COUNTER.DATAGRAMS_LOST),
+      datagramsStray: transport.counter(COUNTER.DATAGRAMS_STRAY),
     };
   }
 
@@ -330,4 +340,7 @@ const NOTHING: NativeResources = {
   leases: 0,
   leasedBytes: 0,
   mappedPoolFiles: 0,
+  groups: 0,
+  groupSlots: 0,
+  groupBytes: 0,
 };

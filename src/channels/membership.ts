@@ -4,7 +4,7 @@ import { readLast } from './farewell.js';
 import type { Batch } from './frames.js';
 import type { Inbound } from './inbound.js';
 import type { Pool } from './lending/pool.js';
-import { reportMismatch } from './mismatch.js';
+import { type Mismatch, reportMismatch } from './mismatch.js';
 import type { AnyOutChannel } from './outbound.js';
 import { Peer, type PeerEnd } from './peer.js';
 import type { Seals } from './seals.js';
@@ -162,15 +162,21 @@ export class Membership {
 
   /** Only of interest where the publisher refuses: an accepted subscription is acknowledged in the lane. */
   #announced(peer: Peer, body: unknown): void {
-    const { channel, codec, schema, subscription, refused } = (body ?? {}) as Record<string, unknown>;
-    if (refused !== 'codec' && refused !== 'schema') return;
+    const { channel, codec, schema, delivery, subscription, refused } = (body ?? {}) as Record<
+      string,
+      unknown
+    >;
+    if (refused !== 'codec' && refused !== 'schema' && refused !== 'delivery') return;
     const local = this.host.inbound.locals.get(Number(subscription));
     if (local === undefined || typeof channel !== 'string') return;
-    const ours =
-      refused === 'codec'
-        ? (local.wanted.codec?.name ?? 'any built-in codec')
-        : String(local.wanted.schemaId);
-    reportMismatch(local.status, refused, channel, peer, ours, String(refused === 'codec' ? codec : schema));
+    const { wanted } = local;
+    const ours = {
+      codec: wanted.codec?.name ?? 'any built-in codec',
+      schema: String(wanted.schemaId),
+      delivery: String(wanted.delivery),
+    } satisfies Record<Mismatch, string>;
+    const theirs = { codec, schema, delivery }[refused];
+    reportMismatch(local.status, refused, channel, peer, ours[refused], String(theirs));
   }
 
   /** It leaves, and what it published to the last may not arrive. */

@@ -6,6 +6,7 @@ import { type Codec, type CodecOption, resolveCodec } from './codec/index.js';
 import { isOverflow, type Overflow, POLICIES } from './overflow/index.js';
 import type { WaitMode } from './pump.js';
 import { type ValidateMode, validator } from './schema.js';
+import type { Delivery } from './wire.js';
 
 /** What join() takes besides the domain's name. */
 export interface JoinOptions {
@@ -69,6 +70,20 @@ export interface ChannelOptions<T = unknown> extends SubscriberOptions {
   readonly maxWait?: number;
   /** `'own'`: queue pairs of its own, so that bulk on other channels doesn't hold it up. `'shared'` unless given. */
   readonly lane?: 'shared' | 'own';
+  /**
+   * `'multicast'`: each message is sent once, however many listen, over datagrams; what gets lost is repaired on the lane, or
+   * is a gap. `'lane'` unless given. Must be the same at all members.
+   */
+  readonly delivery?: Delivery;
+  /** Multicast: bytes per second that this publisher sends; beyond that it queues, then refuses. No bound unless given. */
+  readonly pace?: number;
+  /**
+   * Multicast: messages that a publisher keeps for repair, and that a subscriber holds while it waits for one. 4,096 unless
+   * given.
+   */
+  readonly repair?: number;
+  /** The same in bytes; 1 MiB unless given. */
+  readonly repairBytes?: number;
 }
 
 /** What member.pattern() takes. */
@@ -95,6 +110,11 @@ export interface ChannelSettings {
   readonly maxQueueBytes: number;
   readonly maxWait: number;
   readonly lane: 'shared' | 'own';
+  readonly delivery: Delivery;
+  /** Bytes per second; Infinity: no bound. */
+  readonly pace: number;
+  readonly repair: number;
+  readonly repairBytes: number;
 }
 
 const KIB = 1024;
@@ -125,8 +145,8 @@ export function abortSignal(call: string, value: unknown): AbortSignal | undefin
   invalid(call, 'signal', value, 'an AbortSignal');
 }
 
-function overflowOf(call: string, value: unknown): Overflow {
-  if (value === undefined) return 'wait';
+function overflowOf(call: string, value: unknown, standard: Overflow): Overflow {
+  if (value === undefined) return standard;
   if (isOverflow(value)) return value;
   if (
     typeof value === 'object' &&
@@ -147,7 +167,16 @@ function overflowOf(call: string, value: unknown): Overflow {
 
 const SUBSCRIBER = ['overflow', 'windowBytes', 'replay', 'replayBytes', 'echo'] as const;
 const READING = ['codec', 'schema', 'schemaId', 'validate'] as const;
-const CHANNEL = [...READING, ...SUBSCRIBER, 'maxQueueBytes', 'maxWait', 'lane'] as const;
+const MULTICAST = ['pace', 'repair', 'repairBytes'] as const;
+const CHANNEL = [
+  ...READING,
+  ...SUBSCRIBER,
+  'maxQueueBytes',
+  'maxWait',
+  'lane',
+  'delivery',
+  ...MULTICAST,
+] as const;
 const PATTERN = [...READING, ...SUBSCRIBER] as const;
 
 function settings(
@@ -166,8 +195,10 @@ function settings(
   ) {
     invalid(call, 'schemaId', schemaId, 'a string of 1 to 255 characters');
   }
+  const delivery = oneOf(call, 'delivery', given.delivery, 'lane', ['lane', 'multicast'] as const);
+  checkDelivery(call, delivery, given);
   return {
-    overflow: overflowOf(call, given.overflow),
+    overflow: overflowOf(call, given.overflow, delivery === 'lane' ? 'wait' : 'drop-oldest'),
     windowBytes: integer(call, 'windowBytes', given.windowBytes, MIB, 4 * KIB, 2 ** 40),
     replay: integer(call, 'replay', given.replay, 0, 0, 2 ** 32 - 1),
     replayBytes: integer(call, 'replayBytes', given.replayBytes, MIB, 0, 2 ** 40),
@@ -179,7 +210,41 @@ function settings(
     maxQueueBytes: integer(call, 'maxQueueBytes', given.maxQueueBytes, 4 * MIB, 0, 2 ** 40),
     maxWait: milliseconds(call, 'maxWait', given.maxWait, Number.POSITIVE_INFINITY),
     lane: oneOf(call, 'lane', given.lane, 'shared', ['shared', 'own'] as const),
+    delivery,
+    pace:
+      given.pace === undefined ? Number.POSITIVE_INFINITY : integer(call, 'pace', given.pace, 0, 1, 2 ** 40),
+    repair: integer(call, 'repair', given.repair, 4096, 0, 2 ** 20),
+    repairBytes: integer(call, 'repairBytes', given.repairBytes, MIB, 0, 2 ** 30),
   };
+}
+
+/**
+ * Options that only one way of delivery has. A subscriber of a multicast channel can't slow its publisher, nor have it drop
+ * for one subscriber alone: it loses the oldest, as datagrams are lost. A publisher is slowed by its own pace only.
+ */
+function checkDelivery(call: string, delivery: Delivery, given: ChannelOptions<never>): void {
+  const refuse = (
+    option: 'overflow' | 'lane' | 'maxWait' | (typeof MULTICAST)[number],
+    why: string,
+  ): never => {
+    throw new MillraceTypeError('ERR_DELIVERY', `${call}: ${option} ${why}`, {
+      details: { option, value: given[option], delivery },
+    });
+  };
+  if (delivery === 'lane') {
+    for (const name of MULTICAST)
+      if (given[name] !== undefined) refuse(name, "is for delivery: 'multicast' only.");
+    return;
+  }
+  if (given.overflow !== undefined && given.overflow !== 'drop-oldest')
+    refuse(
+      'overflow',
+      "can only be 'drop-oldest' with delivery: 'multicast', since nobody waits for one of its subscribers; a publisher is slowed by `pace` alone.",
+    );
+  if (given.lane === 'own')
+    refuse('lane', "is of no use with delivery: 'multicast': the group has a queue pair of its own.");
+  if (given.maxWait !== undefined)
+    refuse('maxWait', "is of no use with delivery: 'multicast': nobody waits for a subscriber.");
 }
 
 /** Checks and fills up a channel's options. @throws MillraceTypeError, MillraceRangeError */

@@ -119,6 +119,8 @@ export class Origins {
     for (const origin of [...(this.#origins.get(peer)?.values() ?? [])]) {
       const last = peer.lasts.get(origin.number);
       peer.lasts.delete(origin.number);
+      origin.reorder?.finish(why === 'left' ? 'left' : 'lost');
+      if (origin.closed) continue;
       // It left, and what it published to the last is not all here.
       if (last !== undefined && last.to >= origin.next) this.missing(origin, last.to, 'left');
       this.left(origin, why);
@@ -168,7 +170,7 @@ export class Origins {
 
   /** Nothing more of it is for anybody here. */
   forget(origin: Origin): void {
-    origin.closed = true;
+    origin.close();
     const byNumber = this.#origins.get(origin.peer);
     if (byNumber?.get(origin.number) === origin) byNumber.delete(origin.number);
     for (const subscription of [...origin.live, ...origin.waiting.map((one) => one.subscription)]) {

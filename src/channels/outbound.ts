@@ -10,15 +10,28 @@ import { writeHeaders } from './headers.js';
 import { Loan, usedUp } from './lending/loan.js';
 import { pack } from './lending/pack.js';
 import { type Block, type Body, LARGE_BYTES, type Pool, writeLarge } from './lending/pool.js';
+import type { Mismatch } from './mismatch.js';
+import type { SendingGroup } from './multicast/groups.js';
+import { type MulticastOptions, Sender, type SenderHost } from './multicast/sender.js';
 import { keyAt } from './overflow/index.js';
 import type { Peer, PeerSubscription } from './peer.js';
-import { notEncoded, poolFull, publishingEnded, reentrant, refused, tooLarge } from './refusals.js';
+import {
+  type Full,
+  notEncoded,
+  notSelfContained,
+  poolFull,
+  publishingEnded,
+  reentrant,
+  refused,
+  tooLarge,
+} from './refusals.js';
 import { ReplayStore } from './replay.js';
 import type { Status } from './status.js';
 import { Tally } from './tally.js';
 import type { Transport } from './transport.js';
 import type { Headers } from './types.js';
 import {
+  type Delivery,
   type DoneBody,
   FLAG,
   FRAME_BYTES,
@@ -86,6 +99,8 @@ export interface OutboundHost {
   queues(on: boolean): void;
   /** A closed channel has told all its subscribers. */
   finished(channel: AnyOutChannel): void;
+  /** Opens the sending end of a channel's multicast group. @throws NativeError */
+  sendingGroup(channel: string): SendingGroup;
   /** Announces the channel to one peer on the control connection. */
   announce(peer: Peer, body: Record<string, unknown>): void;
 }
@@ -103,6 +118,8 @@ export interface OutOptions<T> {
   readonly replay: number;
   readonly replayBytes: number;
   readonly lane: number;
+  /** null: on lanes. */
+  readonly multicast: MulticastOptions | null;
   /** Throws what is wrong with a value; null if values are not checked. */
   readonly validate: ((value: unknown) => unknown) | null;
 }
@@ -118,7 +135,7 @@ const NO_FIELDS = new Uint8Array(0);
  * Sequences are given out here and nowhere else; a value that is refused takes none, so whatever is missing at a
  * subscriber was dropped by its own policy and is told by its destination (I4).
  */
-export class OutChannel<T> implements DestinationHost {
+export class OutChannel<T> implements DestinationHost, SenderHost {
   readonly transport: Transport;
   readonly control: Control;
   readonly clock: Clock;
@@ -127,6 +144,9 @@ export class OutChannel<T> implements DestinationHost {
   readonly maxQueueBytes: number;
   readonly maxWait: number;
   readonly encoder: Encoder<T>;
+  readonly delivery: Delivery;
+  /** How a multicast channel sends; null on lanes. */
+  readonly sender: Sender | null;
   /** The codec as it is announced. */
   readonly codecName: string;
   /** Last sequence that was given out. */
@@ -164,7 +184,10 @@ export class OutChannel<T> implements DestinationHost {
     this.lane = options.lane;
     this.maxQueueBytes = options.maxQueueBytes;
     this.maxWait = options.maxWait;
-    this.encoder = options.codec.encoder();
+    const { multicast } = options;
+    this.delivery = multicast === null ? 'lane' : 'multicast';
+    this.sender = multicast === null ? null : new Sender(host, this, host.sendingGroup(name), multicast);
+    this.encoder = options.codec.encoder({ selfContained: multicast !== null });
     this.codecName = announced(options.codec.name);
     this.#replay =
       options.replay > 0
@@ -225,13 +248,21 @@ export class OutChannel<T> implements DestinationHost {
       arena.encoding = false;
     }
     if (head < 0) return this.#failed(tooLarge(this.name, 'its headers', limit));
-    if (end < 0) return this.#emitLarge(value, headers, ticket);
+    if (end < 0) {
+      if (this.sender === null) return this.#emitLarge(value, headers, ticket);
+      return this.#failed(
+        tooLarge(this.name, 'its encoded bytes (a multicast channel lends no blocks)', limit),
+      );
+    }
     if (this.ended !== null) return this.#endedError(); // an encoder that closed the channel
     const payload = end - start - RECORD_BYTES - head;
     const size = (end - start + 7) & ~7;
     for (let at = end; at < start + size; at++) arena.bytes[at] = 0;
     const defined = this.encoder.takeDefinitions();
-    if (defined !== null) this.#define(defined, size);
+    if (defined !== null) {
+      if (this.sender !== null) return this.#failed(notSelfContained(this.name, this.options.codec.name));
+      this.#define(defined, size);
+    }
     if (!this.#admitted(size)) return this.#refuse(null);
 
     const sequence = ++this.sequence;
@@ -247,7 +278,13 @@ export class OutChannel<T> implements DestinationHost {
         arena.commit(size);
       }
       const made = ticket === null ? null : ticket(destinations.length);
-      for (let i = 0; i < destinations.length; i++) destinations[i]!.take(start, size, sequence, made, null);
+      if (this.sender === null) {
+        for (let i = 0; i < destinations.length; i++)
+          destinations[i]!.take(start, size, sequence, made, null);
+      } else {
+        this.sender.take(start, size, sequence);
+        if (made !== null) for (const one of destinations) one.expect(sequence, made);
+      }
       this.host.schedule();
     }
     arena.pinned = -1;
@@ -268,6 +305,11 @@ export class OutChannel<T> implements DestinationHost {
   #emitLoan(loan: Loan, headers: Headers | undefined, ticket: TicketMaker | null): number {
     if (this.options.codec.name !== 'bytes') {
       return this.#failed(usedUp(`channel ${JSON.stringify(this.name)} has another codec than 'bytes'`));
+    }
+    if (this.sender !== null) {
+      return this.#failed(
+        usedUp(`channel ${JSON.stringify(this.name)} is multicast: copy its bytes and publish those`),
+      );
     }
     if (!loan.of(this.pool)) return this.#failed(usedUp('it is of another member'));
     if (loan.length === 0) return this.#failed(usedUp('it was published or discarded before'));
@@ -394,8 +436,12 @@ export class OutChannel<T> implements DestinationHost {
     this.ended = body.how;
     if (body.how === 'closed') this.forgetReplay();
     this.#done = utf8.encode(JSON.stringify(body));
-    for (const destination of [...this.destinations]) destination.finish(this.#done);
-    this.host.schedule();
+    const tell = () => {
+      for (const destination of [...this.destinations]) destination.finish(this.#done!);
+      this.host.schedule();
+    };
+    if (this.sender === null) tell();
+    else this.sender.whenSent(tell);
     this.#tellWritable();
   }
 
@@ -409,8 +455,9 @@ export class OutChannel<T> implements DestinationHost {
     const { schemaId } = this.options;
     const { peer } = subscription;
     if (peer.gone || this.ended === 'closed') return false;
-    let refused: 'codec' | 'schema' | null = null;
-    if (subscription.codec !== null && subscription.codec !== this.codecName) refused = 'codec';
+    let refused: Mismatch | null = null;
+    if (subscription.delivery !== null && subscription.delivery !== this.delivery) refused = 'delivery';
+    else if (subscription.codec !== null && subscription.codec !== this.codecName) refused = 'codec';
     else if (subscription.schema !== null && schemaId !== null && subscription.schema !== schemaId)
       refused = 'schema';
     this.host.announce(peer, {
@@ -418,7 +465,7 @@ export class OutChannel<T> implements DestinationHost {
       number: this.number,
       codec: this.codecName,
       schema: schemaId,
-      delivery: 'lane',
+      delivery: this.delivery,
       subscription: subscription.id,
       refused,
     });
@@ -460,7 +507,7 @@ export class OutChannel<T> implements DestinationHost {
   }
 
   /** Set by the member: how a mismatch is reported. */
-  mismatches: (subscription: PeerSubscription, what: 'codec' | 'schema') => void = () => {};
+  mismatches: (subscription: PeerSubscription, what: Mismatch) => void = () => {};
 
   unsubscribe(peer: Peer, id: number): void {
     const destination = this.of(peer);
@@ -480,7 +527,7 @@ export class OutChannel<T> implements DestinationHost {
   }
 
   get queuedBytes(): number {
-    return this.destinations.reduce((sum, one) => sum + one.queuedBytes, 0);
+    return this.destinations.reduce((sum, one) => sum + one.queuedBytes, this.sender?.queuedBytes ?? 0);
   }
 
   /** Whether the arena has room again; at the end of a turn. */
@@ -512,6 +559,7 @@ export class OutChannel<T> implements DestinationHost {
     this.ended = 'closed';
     for (const destination of [...this.destinations]) destination.end(why);
     this.forgetReplay();
+    this.sender?.close();
     this.#tellWritable();
   }
 
@@ -594,6 +642,7 @@ export class OutChannel<T> implements DestinationHost {
 
   /** Whether every destination can take it; only a `wait` subscriber can say no. */
   #admitted(size: number, block = 0): boolean {
+    if (this.sender !== null) return this.sender.admits(size);
     let admitted = true;
     for (const destination of this.destinations) if (!destination.admits(size, block)) admitted = false;
     return admitted;
@@ -601,6 +650,7 @@ export class OutChannel<T> implements DestinationHost {
 
   /** Whether a full `wait` subscriber still has the publisher's patience. */
   #mustWait(): boolean {
+    if (this.sender !== null) return this.sender.full;
     const now = this.clock.now();
     return this.destinations.some((one) => one.full && now < one.patienceEnds);
   }
@@ -621,7 +671,7 @@ export class OutChannel<T> implements DestinationHost {
       name: this.name,
       codec: this.codecName,
       schema: this.options.schemaId,
-      delivery: 'lane',
+      delivery: this.delivery,
     });
     this.control.send(destination.peer, this.lane, KIND.SUBSCRIBED, this.number, first, 0, payload);
   }
@@ -638,10 +688,11 @@ export class OutChannel<T> implements DestinationHost {
   }
 
   #refuse(why: 'arena' | 'pool' | null): number {
+    const what: Full = why ?? (this.sender === null ? 'subscriber' : 'pace');
     this.counts.refused++;
     return this.#notTaken(
       REFUSED.FULL,
-      this.#tally.full(() => refused(this.name, why, this.maxQueueBytes, this.destinations)),
+      this.#tally.full(() => refused(this.name, what, this.maxQueueBytes, this.destinations)),
     );
   }
 

@@ -1,6 +1,7 @@
 import type { Overflow } from './overflow/index.js';
 import { RecordQueue } from './record-queue.js';
 import type { PeerInfo, Publisher } from './types.js';
+import type { Delivery } from './wire.js';
 
 /** The index of this member among its own peers: echoes travel the same way as everything, only not through the device. */
 export const SELF = -1;
@@ -16,6 +17,8 @@ export interface PeerSubscription {
   readonly exact: boolean;
   matches(channel: string): boolean;
   readonly overflow: Overflow;
+  /** How it listens; null: either way. */
+  readonly delivery: Delivery | null;
   /** Byte window. */
   readonly window: number;
   /** The codec it will decode with; null: any built-in one. */

@@ -4,10 +4,20 @@ import type { Codec } from './codec/codec.js';
 import { announced, builtin } from './codecs.js';
 import type { Batch } from './frames.js';
 import { reportMismatch } from './mismatch.js';
+import { RANGES, type Reorder } from './multicast/reorder.js';
 import { asMillraceError, type Origins } from './origins.js';
 import type { Peer } from './peer.js';
+import type { Status } from './status.js';
 import { type LocalSubscription, Origin } from './subscription.js';
-import { GAP_REASONS, KIND, RECORD_BYTES, type SubscribedBody, WORD } from './wire.js';
+import {
+  type DoneBody,
+  GAP_REASONS,
+  KIND,
+  RECORD_BYTES,
+  type SubscribedBody,
+  sequenceAt,
+  WORD,
+} from './wire.js';
 
 /** What a decoder takes at most: what a typed array can have. A publisher's pool is the limit that counts. */
 const LARGEST_BODY = 2 ** 32;
@@ -16,6 +26,13 @@ const LARGEST_BODY = 2 ** 32;
 export interface RecordsHost {
   /** A CONSUMED record came. */
   consumed(peer: Peer, channel: number, generation: number, delivered: number, bytes: number): void;
+  /** A subscriber of a multicast channel wants messages again, or has given them up. */
+  repair(peer: Peer, channel: number, generation: number, ranges: readonly [number, number][]): void;
+  missed(peer: Peer, channel: number, generation: number, from: number, to: number): void;
+  /** Sends a CONSUMED record. */
+  report(origin: Origin, delivered: number, bytes: number): void;
+  /** Listens to a multicast channel's group until the returned function is called. */
+  listen(channel: string, status: Status): () => void;
   /** Tells one peer that a subscription is over. */
   unsubscribe(peer: Peer, id: number): void;
   /** A receiver has given back blocks, for which this member waits. */
@@ -33,6 +50,8 @@ export class ControlRecords {
     private readonly origins: Origins,
     /** Look after that publisher at the end of the turn. */
     private readonly touch: (origin: Origin) => void,
+    /** Puts the messages of a multicast channel in order. */
+    private readonly reorder: (origin: Origin, subscription: LocalSubscription) => Reorder<Origin>,
   ) {}
 
   /** Takes the control record at `pos` of a frame. */
@@ -56,6 +75,9 @@ export class ControlRecords {
         return this.host.holdsReleased(peer);
       case KIND.VACATE:
         return this.host.vacate(peer);
+      case KIND.REPAIR:
+      case KIND.MISSED:
+        return this.#ranges(peer, batch, word, start, payload);
     }
     const origin = origins.of(peer)?.get(channel);
     if (origin === undefined || origin.closed) {
@@ -77,9 +99,12 @@ export class ControlRecords {
         return this.#gapRecord(origin, f64[at]!, f64[at + 1]!, u32[(start >>> 2) + 5]!);
       }
       case KIND.DONE:
-        return this.#done(origin, text());
+        return this.#done(origin, text(), sequenceAt(u32, word));
+      case KIND.HEARTBEAT:
+        return origin.reorder?.sent(sequenceAt(u32, word));
       case KIND.REPORT:
-        origin.owes = origin.last;
+        // Datagrams come in no order with this record.
+        origin.owes = origin.reorder === null ? origin.last : Math.max(origin.owes, sequenceAt(u32, word));
         origin.asked = true;
         return this.touch(origin);
       default:
@@ -94,11 +119,30 @@ export class ControlRecords {
     this.host.consumed(peer, u32[word]!, u32[word + WORD.CORRELATION]!, f64[at]!, f64[at + 1]!);
   }
 
+  /** REPAIR and MISSED: pairs of the first and the last sequence. */
+  #ranges(peer: Peer, { u32, f64 }: Batch, word: number, start: number, payload: number): void {
+    const ranges: [number, number][] = [];
+    const count = payload / 16;
+    for (let i = 0; i < count && i < RANGES; i++) {
+      const from = f64[(start >>> 3) + i * 2]!;
+      const to = f64[(start >>> 3) + i * 2 + 1]!;
+      if (!(Number.isSafeInteger(from) && Number.isSafeInteger(to) && from >= 1 && to >= from))
+        return this.#bad(peer, `a range from ${from} to ${to}`);
+      ranges.push([from, to]);
+    }
+    if (ranges.length !== count || count === 0) return this.#bad(peer, `ranges of ${payload} bytes`);
+    const channel = u32[word]!;
+    const generation = u32[word + WORD.CORRELATION]!;
+    if ((u32[word + WORD.BITS]! & 0xff) === KIND.REPAIR) this.host.repair(peer, channel, generation, ranges);
+    else for (const [from, to] of ranges) this.host.missed(peer, channel, generation, from, to);
+  }
+
   #gapRecord(origin: Origin, from: number, to: number, reason: number): void {
     if (!(Number.isSafeInteger(from) && Number.isSafeInteger(to) && from >= 1 && to >= from)) {
       return this.#bad(origin.peer, `a GAP from ${from} to ${to}`);
     }
     if (to < origin.next) return;
+    if (origin.reorder !== null) return origin.reorder.lost(from, to, GAP_REASONS[reason] ?? 'lost');
     this.origins.missing(origin, from - 1, 'lost');
     this.origins.missing(origin, to, GAP_REASONS[reason] ?? 'lost');
     this.touch(origin);
@@ -141,6 +185,10 @@ export class ControlRecords {
         origins.countsOf(body.name),
       );
       origins.add(origin);
+      if (body.delivery === 'multicast') {
+        origin.reorder = this.reorder(origin, subscription);
+        origin.stopListening = this.host.listen(body.name, subscription.status);
+      }
     }
     origin.attach(subscription, first);
     const event = {
@@ -155,7 +203,11 @@ export class ControlRecords {
 
   /** The codec to read that publisher with; null when the two sides differ, which is reported and never decoded. */
   #agree(peer: Peer, subscription: LocalSubscription, body: SubscribedBody): Codec<unknown> | null {
-    const { codec, schemaId } = subscription.wanted;
+    const { codec, schemaId, delivery } = subscription.wanted;
+    if (delivery !== null && delivery !== body.delivery) {
+      reportMismatch(subscription.status, 'delivery', body.name, peer, delivery, body.delivery);
+      return null;
+    }
     const known = codec ?? builtin(body.codec);
     if (known === null || announced(known.name) !== body.codec) {
       reportMismatch(
@@ -175,9 +227,18 @@ export class ControlRecords {
     return known;
   }
 
-  #done(origin: Origin, text: string): void {
+  #done(origin: Origin, text: string, sequence: number): void {
     const body = readDone(text);
     if (body === null) return this.#bad(origin.peer, 'a DONE that is not valid');
+    if (origin.reorder === null) return this.#ended(origin, body);
+    origin.reorder.whenDone(sequence, () => {
+      // It waits for this word, and a closed origin says no more.
+      if (body.how === 'closed') this.host.report(origin, origin.last, origin.consumed);
+      this.#ended(origin, body);
+    });
+  }
+
+  #ended(origin: Origin, body: DoneBody): void {
     if (body.how === 'closed') return this.origins.left(origin, 'closed');
     this.origins.tell(origin, {
       type: 'publisher-done',

@@ -5,10 +5,13 @@ import type { Destination } from './destination.js';
 
 const quoted = (channel: string): string => JSON.stringify(channel);
 
-/** A `wait` subscriber, the arena or the pool is full. */
+/** What had no room. */
+export type Full = 'subscriber' | 'arena' | 'pool' | 'pace';
+
+/** A `wait` subscriber, the arena, the pool, or what waits for the pace is full. */
 export function refused(
   channel: string,
-  full: 'arena' | 'pool' | null,
+  what: Full,
   maxQueueBytes: number,
   destinations: readonly Destination[],
 ): MillraceError {
@@ -16,11 +19,13 @@ export function refused(
     .filter((one) => one.full)
     .map(({ peer, queuedBytes }) => `${peer.info.name}: ${queuedBytes}`);
   const cause =
-    full === 'arena'
+    what === 'arena'
       ? 'the send arena has no room, since the transport could not send for a while.'
-      : full === 'pool'
+      : what === 'pool'
         ? 'it is larger than a slot, and all blocks of the pool are lent or held by subscribers (poolBytes).'
-        : `the queue of a subscriber that waits is full (maxQueueBytes ${maxQueueBytes}; ${slow.join(', ')} bytes).`;
+        : what === 'pace'
+          ? `it is ahead of its pace (maxQueueBytes ${maxQueueBytes} wait to be sent).`
+          : `the queue of a subscriber that waits is full (maxQueueBytes ${maxQueueBytes}; ${slow.join(', ')} bytes).`;
   return new MillraceError(
     'ERR_REFUSED',
     `Channel ${quoted(channel)} took no message: ${cause} Wait with whenWritable().`,
@@ -79,5 +84,13 @@ export function poolFull(bytes: number, poolBytes: number): MillraceError {
     `There is no block of ${bytes} bytes: all that the pool may have (poolBytes ${poolBytes}) are lent, or held by subscribers. ` +
       'Wait with whenWritable(), discard loans, let subscribers release sooner, or join with larger poolBytes.',
     { details: { bytes, poolBytes } },
+  );
+}
+
+/** A codec of the program's own has definitions, and multicast messages must be read without. */
+export function notSelfContained(channel: string, codec: string): MillraceError {
+  return new MillraceError(
+    'ERR_ENCODE',
+    `Channel ${quoted(channel)}: the codec ${JSON.stringify(codec)} made a definition that messages depend on, which a multicast channel cannot have. Heed encoder({ selfContained: true }).`,
   );
 }

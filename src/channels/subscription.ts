@@ -1,12 +1,14 @@
 import type { Codec, Decoder } from './codec/codec.js';
 import { announced } from './codecs.js';
 import type { Held } from './lending/held.js';
+import type { Reorder } from './multicast/reorder.js';
 import type { ChannelSettings } from './options.js';
 import type { Overflow } from './overflow/index.js';
 import type { Peer } from './peer.js';
 import { validator } from './schema.js';
 import type { Status } from './status.js';
 import type { GapEvent, PublisherJoinedEvent, PublisherLeftEvent } from './types.js';
+import type { Delivery } from './wire.js';
 
 /** Where a message lies. One object per member, overwritten for each message: read it at once, never keep it. */
 export interface MessageAt {
@@ -60,6 +62,10 @@ export interface Wanted {
   readonly pattern: string | null;
   matches(channel: string): boolean;
   readonly overflow: Overflow;
+  /** null: whichever the publisher has. */
+  readonly delivery: Delivery | null;
+  /** Multicast: what is held while a repair is waited for. */
+  readonly hold: { readonly messages: number; readonly bytes: number };
   readonly window: number;
   /** null: whatever built-in codec the publisher announces. */
   readonly codec: Codec<unknown> | null;
@@ -82,6 +88,9 @@ export function wantedOf(
     pattern: 'pattern' in what ? what.pattern : null,
     matches: 'channel' in what ? (name) => name === what.channel : what.matches,
     overflow: settings.overflow,
+    // What a slow reader has not taken would have no bound where neither it drops nor the publisher waits.
+    delivery: 'channel' in what ? settings.delivery : settings.overflow === 'wait' ? 'lane' : null,
+    hold: { messages: settings.repair, bytes: settings.repairBytes },
     window: settings.windowBytes,
     codec: settings.codec,
     schemaId: settings.schemaId,
@@ -102,6 +111,8 @@ export class LocalSubscription {
   /** Publishers that acknowledged it. */
   readonly origins = new Set<Origin>();
   open = true;
+  /** Stops listening to the group of a multicast channel. */
+  stopListening: () => void = () => {};
 
   constructor(
     readonly id: number,
@@ -142,11 +153,13 @@ export class LocalSubscription {
 
   /** The body of `subscribe`. */
   body(maxRecord: number): Record<string, unknown> {
-    const { channel, pattern, overflow, window, codec, schemaId, replay, replayBytes } = this.wanted;
+    const { channel, pattern, overflow, delivery, window, codec, schemaId, replay, replayBytes } =
+      this.wanted;
     return {
       id: this.id,
       ...(channel === null ? { pattern } : { channel }),
       overflow,
+      delivery,
       window,
       codec: codec === null ? null : announced(codec.name),
       schema: schemaId,
@@ -208,6 +221,10 @@ export class Origin {
   /** First error of this turn, for one status event a turn. */
   turnErrors = 0;
   turnError: unknown = null;
+  /** Puts what comes of a multicast channel in order; null on lanes, which are. */
+  reorder: Reorder<Origin> | null = null;
+  /** Stops listening to its group. */
+  stopListening: () => void = () => {};
   /** Smallest window that was asked for: CONSUMED goes out at half of it. */
   window: number;
 
@@ -246,6 +263,13 @@ export class Origin {
     this.live = this.live.filter((one) => one !== subscription);
     this.waiting = this.waiting.filter((one) => one.subscription !== subscription);
     this.refresh();
+  }
+
+  /** Nothing more is delivered. */
+  close(): void {
+    this.closed = true;
+    this.reorder?.close();
+    this.stopListening();
   }
 
   /** Whether anybody listens. */

@@ -12,10 +12,23 @@ const isText = (value: unknown): value is string | null =>
 export function readSubscribe(peer: Peer, body: unknown): PeerSubscription | MillraceError {
   try {
     const given = (typeof body === 'object' && body !== null ? body : {}) as Record<string, unknown>;
-    const { id, channel, pattern, overflow, window, codec, schema, replay, replayBytes, maxRecord } = given;
+    const {
+      id,
+      channel,
+      pattern,
+      overflow,
+      delivery = 'lane',
+      window,
+      codec,
+      schema,
+      replay,
+      replayBytes,
+      maxRecord,
+    } = given;
     const bad = (what: string) => new Error(`its ${what} is not valid`);
     if (!isNumber(id, 1, 0xffff_ffff)) throw bad('id');
     if (!isOverflow(overflow)) throw bad('overflow policy');
+    if (delivery !== null && delivery !== 'lane' && delivery !== 'multicast') throw bad('delivery');
     if (!isNumber(window, 1, 2 ** 40)) throw bad('window');
     if (!isText(codec)) throw bad('codec');
     if (!isText(schema)) throw bad('schema');
@@ -30,7 +43,20 @@ export function readSubscribe(peer: Peer, body: unknown): PeerSubscription | Mil
       matches = (name) => name === channel;
     }
     const exact = channel !== undefined;
-    return { id, peer, exact, matches, overflow, window, codec, schema, replay, replayBytes, maxRecord };
+    return {
+      id,
+      peer,
+      exact,
+      matches,
+      overflow,
+      delivery,
+      window,
+      codec,
+      schema,
+      replay,
+      replayBytes,
+      maxRecord,
+    };
   } catch (error) {
     return new MillraceError(
       'ERR_PEER_INPUT',

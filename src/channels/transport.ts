@@ -3,6 +3,7 @@ import {
   EVENT,
   EVENT_STRIDE,
   FLUSH,
+  GROUP_PEER,
   LINGERED,
   type Native,
   type NativeBuffers,
@@ -113,6 +114,30 @@ export class Transport {
     peer.lastRow = row;
     peer.rowEpoch = this.epoch;
     peer.rows++;
+  }
+
+  /** Adds records at `start` in the arena as (part of) a datagram of at most `room` bytes to a group. */
+  addDatagram(group: number, room: number, start: number, length: number): void {
+    const sends = this.#sends;
+    if (this.rows > 0) {
+      const last = (this.rows - 1) * SEND_STRIDE;
+      const had = sends[last + SEND_LENGTH]!;
+      if (
+        sends[last + SEND_PEER] === GROUP_PEER &&
+        sends[last + SEND_LANE] === group &&
+        sends[last + SEND_OFFSET]! + had === start &&
+        had + length <= room
+      ) {
+        sends[last + SEND_LENGTH] = had + length;
+        return;
+      }
+    }
+    if (this.rows === SEND_ROWS) this.flush();
+    const row = this.rows++ * SEND_STRIDE;
+    sends[row + SEND_PEER] = GROUP_PEER;
+    sends[row + SEND_OFFSET] = start;
+    sends[row + SEND_LENGTH] = length;
+    sends[row + SEND_LANE] = group;
   }
 
   /** Whether a flush has anything to do. */
@@ -228,6 +253,11 @@ export class Transport {
     return peer.index === SELF ? null : this.peers[peer.index * PEER_STRIDE + PEER.CREDITS]!;
   }
 
+  /** Bytes that wait natively for this peer's credits. */
+  backlog(peer: Peer): number {
+    return peer.index === SELF ? 0 : this.peers[peer.index * PEER_STRIDE + PEER.BACKLOG_BYTES]!;
+  }
+
   /** The counter's value now. */
   counter(index: (typeof COUNTER)[keyof typeof COUNTER]): number {
     return this.counters[index]!;
@@ -253,6 +283,7 @@ export class Transport {
       const b = events[row + 3]!;
       switch (events[row]) {
         case EVENT.FRAME:
+        case EVENT.DATAGRAM:
           at = Math.max(at, a + b);
           this.#frame(peer, a, b);
           break;

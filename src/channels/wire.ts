@@ -30,6 +30,7 @@ export const KIND = {
   DONE: 6,
   /** Asks for a CONSUMED now, and again until all that precedes it is delivered. */
   REPORT: 7,
+  /** Everything up to `sequence` was sent; multicast only. */
   HEARTBEAT: 8,
   /**
    * What follows was sent after so many subscriptions (the count stands in `sequence`) were told to the receiver on the
@@ -40,6 +41,12 @@ export const KIND = {
   RELEASED: 10,
   /** From a publisher that is short of blocks: give back what is only kept. */
   VACATE: 11,
+  /** A part of a message that is larger than a datagram; multicast only. See multicast/fragments.ts. */
+  FRAGMENT: 20,
+  /** To the publisher: pairs of f64 from, to: send these again; correlation = generation. Multicast only. */
+  REPAIR: 21,
+  /** To the publisher: f64 from, to: these were given up; correlation = generation. Multicast only. */
+  MISSED: 22,
 } as const;
 
 /** Flags of a record. */
@@ -52,6 +59,8 @@ export const FLAG = {
   REPLAY: 4,
   /** A large message: the payload is a descriptor of a block in the publisher's pool (channels/lending). */
   LARGE: 8,
+  /** A message of a multicast channel that is sent again for one subscriber. */
+  REPAIR: 64,
 } as const;
 
 /** u32 words of a record's header, relative to its start. */
@@ -81,12 +90,15 @@ export const GAP_REASONS = [
 ] as const;
 export type GapReason = (typeof GAP_REASONS)[number];
 
+/** How messages of a channel travel. */
+export type Delivery = 'lane' | 'multicast';
+
 /** The JSON part of SUBSCRIBED. */
 export interface SubscribedBody {
   name: string;
   codec: string;
   schema: string | null;
-  delivery: string;
+  delivery: Delivery;
 }
 
 /** The JSON of DONE. */

@@ -25,8 +25,10 @@ export const SEND_PEER = 0;
 export const SEND_OFFSET = 1;
 /** Bytes of the records, a multiple of 8. */
 export const SEND_LENGTH = 2;
-/** The lane: 0 is the shared one. */
+/** The lane: 0 is the shared one. With {@link GROUP_PEER} the number of a group. */
 export const SEND_LANE = 3;
+/** Stands for the peer where the records are one datagram to a multicast group; see {@link Native.openGroup}. */
+export const GROUP_PEER = -2;
 
 /** `events`: int32 numbers a row, `[kind, peer, a, b, c, d, e, f]`. */
 export const EVENT_STRIDE = 8;
@@ -47,6 +49,8 @@ export const EVENT = {
   TUNNEL: 5,
   /** The backlog of this peer is empty again. */
   DRAINED: 6,
+  /** `[offset, length, records]`: as FRAME, of a multicast group. */
+  DATAGRAM: 16,
 } as const;
 
 /** Reasons in a PEER_FAULT row. */
@@ -117,6 +121,12 @@ export const COUNTER = {
    * all rows of one record must be in one flush.
    */
   ARENA_RELEASE: 17,
+  DATAGRAMS_SENT: 18,
+  DATAGRAMS_RECEIVED: 19,
+  /** Datagrams of ours that were not sent: too many were under way, or an error. */
+  DATAGRAMS_LOST: 20,
+  /** Datagrams that came and were of no member, or of another group with this address. */
+  DATAGRAMS_STRAY: 21,
 } as const;
 /** `counters`: length of the table. */
 export const COUNTER_COUNT = 32;
@@ -154,6 +164,8 @@ export interface FaultOptions {
   rnr?: number;
   /** Sent to an SRQ number that does not exist. */
   deadSrq?: number;
+  /** A datagram to a multicast group that gets lost. */
+  drop?: number;
   maxDelayPolls?: number;
 }
 
@@ -252,6 +264,10 @@ export interface NativeResources {
   leasedBytes: number;
   /** Mappings of others' pool files. */
   mappedPoolFiles: number;
+  /** Ends of multicast groups, each with a UD queue pair and a CQ; those that listen have slots. */
+  groups: number;
+  groupSlots: number;
+  groupBytes: number;
 }
 
 /** A port of an RDMA device. */
@@ -505,6 +521,16 @@ export interface Native extends NativeRegions, NativeLending {
 
   /** Closes a lane that `openLane` returned. Idempotent. */
   closeLane(handle: number, lane: number): void;
+
+  /**
+   * Opens an end of the multicast group that follows from `key` (16 bytes): with `slots` it listens, with 0 it sends.
+   * Datagrams get lost where a receiver has no slot posted, or on the way.
+   * @returns its number, and the bytes of records that a datagram takes @throws NativeError
+   */
+  openGroup(handle: number, key: Uint8Array, slots: number): { group: number; room: number };
+
+  /** Closes an end of a group. Idempotent. */
+  closeGroup(handle: number, group: number): void;
 
   /**
    * Posts the first `rows` rows of `sends`. With 0 rows: tries again what is unsent.

@@ -145,6 +145,10 @@ export class ClusterNative extends NoLending implements Native {
     throw new Error('not used');
   }
   closeLane(): void {}
+  openGroup(): { group: number; room: number } {
+    throw new Error('not used');
+  }
+  closeGroup(): void {}
   flush(): number {
     return 0;
   }

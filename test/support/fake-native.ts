@@ -9,6 +9,7 @@ import {
   EVENT_ROWS,
   EVENT_STRIDE,
   FLUSH,
+  GROUP_PEER,
   NATIVE_ABI,
   type Native,
   type NativeResources,
@@ -44,6 +45,8 @@ interface Frame {
   readonly bytes: Uint8Array;
   readonly rows: number;
   readonly lane: number;
+  /** The listening end of a multicast group whose slot it takes. */
+  readonly group?: { waiting: number };
 }
 
 interface FakePeer {
@@ -68,6 +71,9 @@ export class FakeHandle {
   readonly inbox: Frame[] = [];
   readonly faults: { peer: number; status: number; reason: number }[] = [];
   readonly lanes = new Set([0]);
+  /** Ends of multicast groups, by number: the group's key, and the slots of one that listens. */
+  readonly groups = new Map<number, { key: string; slots: number; waiting: number }>();
+  nextGroup = 0;
   closed = false;
   armed = false;
   sleeping = false;
@@ -99,6 +105,11 @@ export class FakeFabric {
   readonly handles: FakeHandle[] = [];
   /** Set to make the next open fail. */
   openError: Error | null = null;
+
+  /** Bytes of records that a datagram takes. */
+  room = 4096 - FRAME_HEADER;
+  /** Whether a datagram from one member to another gets lost. */
+  loses: (from: number, to: number, bytes: Uint8Array) => boolean = () => false;
 
   constructor(
     readonly schedule: (owner: Life, run: () => void) => void,
@@ -198,6 +209,14 @@ export class FakeFabric {
       closeLane(handle, lane) {
         get(handle).lanes.delete(lane);
       },
+      openGroup(handle, key, slots) {
+        const found = get(handle);
+        found.groups.set(found.nextGroup, { key: key.join(), slots, waiting: 0 });
+        return { group: found.nextGroup++, room: fabric.room };
+      },
+      closeGroup(handle, group) {
+        get(handle).groups.delete(group);
+      },
       flush: (handle, rows) => fabric.#flush(get(handle), rows),
       poll: (handle, target, offset, maxFrames) => fabric.#poll(get(handle), target, offset, maxFrames),
       linger: (handle) => Number(get(handle).inbox.length > 0),
@@ -218,7 +237,7 @@ export class FakeFabric {
       },
       tunnel() {},
       resources(handle): NativeResources {
-        const { lanes, options, peers } = get(handle);
+        const { lanes, options, peers, groups } = get(handle);
         return {
           device: 'soft0',
           deviceNote: '',
@@ -238,6 +257,9 @@ export class FakeFabric {
           backlogBytes: 0,
           peers: peers.size,
           ...NO_BLOCKS,
+          groups: groups.size,
+          groupSlots: [...groups.values()].reduce((sum, { slots }) => sum + slots, 0),
+          groupBytes: 0,
         };
       },
       ...noRegions,
@@ -270,6 +292,10 @@ export class FakeFabric {
         offset! + length! > bytes.length
       ) {
         throw new Error(`bad row ${index} ${offset} ${length} ${lane}`);
+      }
+      if (index === GROUP_PEER) {
+        this.#sendDatagram(handle, lane!, bytes.slice(offset!, offset! + length!));
+        continue;
       }
       if (length! > limit)
         throw new Error(`a row of ${length} bytes does not fit a slot of ${handle.options.slotBytes}`);
@@ -310,6 +336,24 @@ export class FakeFabric {
     }
     for (const peer of handle.peers.values()) if (peer.backlog.length > 0) bits |= FLUSH.UNSENT;
     return bits;
+  }
+
+  /** Lost where nobody has a slot for it, as with a device. */
+  #sendDatagram(handle: FakeHandle, number: number, bytes: Uint8Array): void {
+    const end = handle.groups.get(number);
+    if (end === undefined) throw new Error(`no group ${number}`);
+    if (bytes.length > this.room) throw new Error(`a datagram of ${bytes.length} bytes`);
+    handle.counters[COUNTER.DATAGRAMS_SENT]!++;
+    for (const other of this.handles) {
+      if (other === handle || other.closed) continue;
+      for (const group of other.groups.values()) {
+        if (group.key !== end.key || group.waiting >= group.slots) continue;
+        if (this.loses(handle.options.incarnation, other.options.incarnation, bytes)) continue;
+        group.waiting++;
+        other.inbox.push({ from: handle, bytes, rows: 0, lane: 0, group });
+        this.#wake(other);
+      }
+    }
   }
 
   #sendBacklog(handle: FakeHandle, peer: FakePeer): boolean {
@@ -367,6 +411,16 @@ export class FakeFabric {
         break;
       }
       handle.inbox.shift();
+      if (frame.group !== undefined) {
+        frame.group.waiting--;
+        const sender = [...handle.peers.values()].find((one) => one.other === frame.from);
+        if (sender === undefined) continue;
+        handle.counters[COUNTER.DATAGRAMS_RECEIVED]!++;
+        target.set(frame.bytes, at);
+        put(EVENT.DATAGRAM, sender.index, at, frame.bytes.length, 0, 0, 0, 0);
+        at += frame.bytes.length;
+        continue;
+      }
       handle.counters[COUNTER.FRAMES_RECEIVED]!++;
       // The slot is free again as soon as the frame is demultiplexed: the credit goes back.
       for (const back of frame.from.peers.values()) {

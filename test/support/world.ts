@@ -52,9 +52,12 @@ export class World {
   readonly #joined: Joined<never>[] = [];
   #order = 0;
   #random: (() => number) | null;
+  /** Of the members' back-offs. */
+  readonly #dice: () => number;
 
   constructor(options: { seed?: number; slotsPerPeer?: number } = {}) {
     this.#random = options.seed === undefined ? null : splitmix(options.seed);
+    this.#dice = splitmix((options.seed ?? 0) + 1);
     this.fabric = new FakeFabric((owner, run) => this.task(owner, run), options.slotsPerPeer ?? 8);
   }
 
@@ -73,7 +76,12 @@ export class World {
     }
     const fake = found;
     const member = await joinWith<C>(
-      () => ({ native, clock: this.clockFor(life), joinCluster: (given) => fake.join(life, given) }),
+      () => ({
+        native,
+        clock: this.clockFor(life),
+        dice: this.#dice,
+        joinCluster: (given) => fake.join(life, given),
+      }),
       domain,
       { mode: 'event', ...options },
     );

@@ -9,7 +9,8 @@ import { type ErrorCode, type ErrorDetails, MillraceError, MillraceRangeError } 
 export interface Codec<T> {
   /** The fingerprint that is announced: 'msgpackr', 'bytes', 'json', `struct:<layout>`, or a custom codec's name. */
   readonly name: string;
-  encoder(): Encoder<T>;
+  /** `selfContained`: what it writes needs no definitions (multicast, where a message may be the first to arrive). */
+  encoder(options?: { readonly selfContained?: boolean }): Encoder<T>;
   decoder(limits?: Partial<DecodeLimits>): Decoder<T>;
 }
 

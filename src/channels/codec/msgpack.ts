@@ -74,7 +74,7 @@ class RecordEncoder implements Encoder<unknown> {
   /** Set once a shape was kept out of the table in this message: msgpackr numbers both kinds from one range. */
   #inlineOnly = false;
 
-  constructor() {
+  constructor(private readonly selfContained: boolean) {
     this.#packr = new Packr({
       ...OPTIONS,
       structures: this.#structures,
@@ -146,7 +146,7 @@ class RecordEncoder implements Encoder<unknown> {
   }
 
   #mayShare(keys: readonly string[]): boolean {
-    if (this.#inlineOnly) return false;
+    if (this.#inlineOnly || this.selfContained) return false;
     const bytes = definitionBytes(SHARED_RECORDS, keys);
     // Half a surrogate pair has no UTF-8. Inside a message it becomes U+FFFD, as in values; so it must not be kept here.
     const exact = !keys.some((key) => /\p{Surrogate}/u.test(key));
@@ -281,6 +281,7 @@ const cut = (text: string): string => (text.length > 200 ? `${text.slice(0, 200)
  */
 export const msgpackr: Codec<unknown> = Object.freeze({
   name: 'msgpackr',
-  encoder: () => new RecordEncoder(),
+  encoder: (options?: { readonly selfContained?: boolean }) =>
+    new RecordEncoder(options?.selfContained === true),
   decoder: (limits?: Partial<DecodeLimits>) => new RecordDecoder(limitsOf(limits)),
 });
