@@ -42,11 +42,9 @@ describe('one publisher, two subscribers', () => {
     expect(await pub!.drain()).toMatchObject({ complete: true });
     for (const sub of subs) expect(await sub.heard()).toEqual({ 'm pub': { ...whole(count), left: null } });
     const resources = await pub!.ask('resources', 'resources');
-    const frames = Number(resources.framesSent);
     expect(resources).toMatchObject({ groups: 1, groupSlots: 0, datagramsLost: 0 });
-    // As many datagrams as it takes for one subscriber, and next to nothing on the lanes.
-    expect(Number(resources.datagramsSent)).toBeLessThan(size > 4096 ? count * 4 : count + 100);
-    expect(frames).toBeLessThan(200);
+    // As many datagrams as it takes for one subscriber, and a few heartbeats.
+    expect(Number(resources.datagramsSent)).toBeLessThan(size > 4096 ? count * 3 + 100 : count + 100);
     await leaveAll(pub!, ...subs);
   });
 });
