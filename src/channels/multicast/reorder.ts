@@ -6,7 +6,7 @@ import { Joiner } from './fragments.js';
 /** The first request goes after about so long, each further one after twice as long. */
 const BACK_OFF_MS = 4;
 /** After so many requests that brought nothing, what is missing is given up. */
-const ATTEMPTS = 6;
+const ATTEMPTS = 8;
 /** One request names so many ranges at most. */
 export const RANGES = 32;
 
