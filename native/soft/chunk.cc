@@ -43,10 +43,10 @@ base::Status Chunks::add(size_t bytes) {
   return base::Status::success();
 }
 
-base::Result<Block> Chunks::allocate(BlockKind kind, size_t bytes, bool* recycled) {
+base::Result<Block> Chunks::allocate(const BlockShape& shape, size_t bytes, bool* recycled) {
   bytes = align_up(bytes, kUnit);
   *recycled = false;
-  auto& spare = free_[{kind, static_cast<uint32_t>(bytes)}];
+  auto& spare = free_[shape];
   if (!spare.empty()) {
     const Ref ref = spare.back();
     spare.pop_back();
@@ -67,7 +67,7 @@ base::Result<Block> Chunks::allocate(BlockKind kind, size_t bytes, bool* recycle
   return Block{resolve(ref), ref};
 }
 
-void Chunks::free(BlockKind kind, const Ref& ref) { free_[{kind, ref.bytes}].push_back(ref); }
+void Chunks::free(const BlockShape& shape, const Ref& ref) { free_[shape].push_back(ref); }
 
 size_t Chunks::bytes() const {
   size_t sum = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,9 +12,16 @@
 
 namespace millrace::soft {
 
-/** What a block of shared memory is used for. A block is only ever used again for the same kind and
- * size. */
-enum class BlockKind { kCq, kQueue };
+/**
+ * What a block of shared memory is used for: the parts that it has, and so its size. A block is
+ * only ever used again for the same shape: the same size is not enough, since a late waiter of a
+ * queue that is gone still gives its park entry back, which must not be a WQE's word by then (R25).
+ */
+struct BlockShape {
+  enum class Kind { kCq, kQueue } kind;
+  QueueLayout layout = {};  ///< of a queue
+  auto operator<=>(const BlockShape&) const = default;
+};
 
 /** A block in this process's chunks. */
 struct Block {
@@ -23,8 +31,8 @@ struct Block {
 
 /**
  * The shared memory that this process owns: files of its incarnation, reserved in full before they
- * are mapped (R6). A freed block is kept for the same kind and size: a stopped peer that still
- * looks at the old object finds the same structure at the same place, with numbers that are new
+ * are mapped (R6). A freed block is kept for the same shape: a stopped peer that still looks at
+ * the old object finds the same structure at the same place, with numbers that are new
  * (state words carry SRQ numbers, armings are never repeated), so its compare-and-swap fails. Not
  * on the data path; the caller serialises.
  */
@@ -35,11 +43,11 @@ class Chunks {
                                      uint32_t incarnation);
 
   /**
-   * A block of `bytes`, zeroed if it is new; `recycled` says that it was used before for the same
-   * kind and size. Makes a new chunk when there is no room.
+   * A block of `bytes`, which follow from the shape, zeroed if it is new; `recycled` says that it
+   * was used before. Makes a new chunk when there is no room.
    */
-  base::Result<Block> allocate(BlockKind kind, size_t bytes, bool* recycled);
-  void free(BlockKind kind, const Ref& ref);
+  base::Result<Block> allocate(const BlockShape& shape, size_t bytes, bool* recycled);
+  void free(const BlockShape& shape, const Ref& ref);
 
   /** Null if there is no such chunk. Valid until another one is added. */
   const base::Mapping* map(uint32_t chunk) const {
@@ -62,7 +70,7 @@ class Chunks {
   ProcessShared* process_ = nullptr;  ///< start of chunk 0, which never moves
   std::vector<base::Mapping> maps_;
   std::vector<size_t> used_;
-  std::map<std::pair<BlockKind, uint32_t>, std::vector<Ref>> free_;
+  std::map<BlockShape, std::vector<Ref>> free_;
 };
 
 }  // namespace millrace::soft

@@ -498,7 +498,7 @@ Cq* make_cq(Context& context, int64_t cqe, void* cq_context, ibv_comp_channel* c
     std::lock_guard registry(process.registry());
     bool recycled = false;
     base::Result<Block> block =
-        process.chunks().allocate(BlockKind::kCq, sizeof(CqShared), &recycled);
+        process.chunks().allocate({BlockShape::Kind::kCq}, sizeof(CqShared), &recycled);
     if (!block.ok()) {
       if (cq->parent_domain != nullptr) cq->parent_domain->users.fetch_sub(1);
       return fail_null(block.status());
@@ -584,7 +584,7 @@ int destroy_cq(ibv_cq* handle) {
   pthread_mutex_unlock(&cq->ex.mutex);
   {
     std::lock_guard registry(process.registry());
-    process.chunks().free(BlockKind::kCq, cq->block.ref);
+    process.chunks().free({BlockShape::Kind::kCq}, cq->block.ref);
   }
   pthread_mutex_destroy(&cq->ex.mutex);
   pthread_cond_destroy(&cq->ex.cond);

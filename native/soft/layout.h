@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -552,6 +553,7 @@ constexpr size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; 
 /** Where the parts of a receive queue of these sizes lie, in bytes from its start. */
 struct QueueLayout {
   uint32_t max_wr, max_sge, parks;
+  auto operator<=>(const QueueLayout&) const = default;
   constexpr size_t park() const { return sizeof(QueueShared); }
   constexpr size_t words() const { return align_up(park() + parks * sizeof(ParkEntry), 64); }
   constexpr size_t wqes() const { return align_up(words() + size_t{8} * max_wr, 64); }

@@ -40,11 +40,12 @@ std::set<uint32_t> committed_in(const ReceiveQueue& queue, Cq* from) {
 
 }  // namespace
 
-base::Status ReceiveQueue::allocate(const QueueLayout& layout, uint32_t pd, const Ref& cq_ref) {
+base::Status ReceiveQueue::allocate(const QueueLayout& layout, uint32_t pd_number,
+                                    const Ref& cq_ref) {
   bool recycled = false;
   std::lock_guard guard(lock);
   base::Result<Block> made =
-      process->chunks().allocate(BlockKind::kQueue, layout.bytes(), &recycled);
+      process->chunks().allocate({BlockShape::Kind::kQueue, layout}, layout.bytes(), &recycled);
   if (!made.ok()) return made.status();
   block = made.take();
   std::byte* memory = static_cast<std::byte*>(block.address);
@@ -55,12 +56,14 @@ base::Status ReceiveQueue::allocate(const QueueLayout& layout, uint32_t pd, cons
   stride = wqe_stride(layout.max_sge);
   max_wr = layout.max_wr;
   max_sge = layout.max_sge;
+  parks = layout.parks;
+  pd = pd_number;
   shared->owner = process->owner();
   shared->id = id;
   shared->max_wr = max_wr;
   shared->max_sge = max_sge;
   shared->pd = pd;
-  shared->parks = layout.parks;
+  shared->parks = parks;
   shared->cq = cq_ref;
   shared->hint.store(0, std::memory_order_relaxed);
   for (uint32_t i = 0; i < max_wr; ++i) words[i].store(kWqeEmpty, std::memory_order_relaxed);
@@ -75,9 +78,9 @@ base::Status ReceiveQueue::allocate(const QueueLayout& layout, uint32_t pd, cons
 void ReceiveQueue::give_back() {
   // Waiters find the number gone and let go of their entries themselves; recycled memory keeps
   // those who have not yet.
-  for (uint32_t i = 0; i < shared->parks; ++i) park[i].word.store(0);
+  for (uint32_t i = 0; i < parks; ++i) park[i].word.store(0);
   std::lock_guard registry(process->registry());
-  process->chunks().free(BlockKind::kQueue, block.ref);
+  process->chunks().free({BlockShape::Kind::kQueue, {max_wr, max_sge, parks}}, block.ref);
 }
 
 int ReceiveQueue::post(ibv_recv_wr* wr, ibv_recv_wr** bad) {
@@ -148,8 +151,8 @@ bool ReceiveQueue::place(const Elements& elements, const std::byte* from, uint32
   for (uint32_t i = 0; i < elements.count && bytes > 0; ++i) {
     const Sge& one = elements.sge[i];
     if (one.length == 0) continue;
-    std::byte* to = local_address(*process, shared->pd, {one.address, one.length, one.lkey},
-                                  IBV_ACCESS_LOCAL_WRITE);
+    std::byte* to =
+        local_address(*process, pd, {one.address, one.length, one.lkey}, IBV_ACCESS_LOCAL_WRITE);
     if (to == nullptr) return false;
     const uint32_t n = std::min(bytes, one.length);
     memcpy(to, from, n);
@@ -160,12 +163,12 @@ bool ReceiveQueue::place(const Elements& elements, const std::byte* from, uint32
 }
 
 void ReceiveQueue::wake_parked() {
-  const uint32_t count = (shared->parks + 63) / 64;
+  const uint32_t count = (parks + 63) / 64;
   for (uint32_t w = 0; w < count; ++w) {
     uint64_t bits = shared->parked[w].load();  // seq_cst, after POSTED and `posted` (R10)
     for (; bits != 0; bits &= bits - 1) {
       const uint32_t bit = static_cast<uint32_t>(__builtin_ctzll(bits));
-      if (w * 64 + bit >= shared->parks) break;
+      if (w * 64 + bit >= parks) break;
       ParkEntry& entry = park[w * 64 + bit];
       // The bit first: who parks stores the word and then sets the bit, so either we see the word
       // or the bit stays.
@@ -293,7 +296,7 @@ bool ReceiveQueue::return_taken(uint64_t dead, const std::function<bool(uint32_t
       }
     }
   }
-  for (uint32_t i = 0; i < shared->parks; ++i) {
+  for (uint32_t i = 0; i < parks; ++i) {
     uint64_t who = park[i].who.load(std::memory_order_relaxed);
     if (who != 0 && park_owner(who) == dead) park[i].who.compare_exchange_strong(who, 0);
   }

@@ -37,8 +37,11 @@ struct ReceiveQueue {
   Cq* cq = nullptr;
   Srq* srq = nullptr;  ///< whose queue it is; null: a QP's own
   QueueId id = 0;
+  // Ours: what others can write (`shared`) is never asked for these again (I9).
   uint32_t max_wr = 0;
   uint32_t max_sge = 0;
+  uint32_t parks = 0;
+  uint32_t pd = 0;
 
   Block block;
   QueueShared* shared = nullptr;
@@ -71,7 +74,7 @@ struct ReceiveQueue {
    * are set before. Needs the process's registry mutex. Also for a queue that had memory: the old
    * block is left behind (R6).
    */
-  base::Status allocate(const QueueLayout& layout, uint32_t pd, const Ref& cq_ref);
+  base::Status allocate(const QueueLayout& layout, uint32_t pd_number, const Ref& cq_ref);
   /** Gives the memory back for another queue of the same size; only when quiet() (R25). */
   void give_back();
 

@@ -89,7 +89,7 @@ uint32_t Member::Core::poll(std::span<uint8_t> target, size_t offset, uint32_t m
   }
   (void)harvest_all();
   ask_again();
-  if (lanes_->retire(base::now_ns())) {
+  if (lanes_->retire(base::coarse_now_ns())) {
     collect_all();
     lanes_->bury();
   }

@@ -107,4 +107,29 @@ TEST(SoftUc, WhatItHasNot) {
 }
 
 }  // namespace
+TEST(SoftUc, AWaiterThatComesBackLateDoesNotWriteIntoAnotherQueue) {
+  // An RC queue with one WQE and a UC queue with two take the same room, but where the one has its
+  // park entries the other has the words of its WQEs (R25).
+  Fabric fabric;
+  Connected::Options one;
+  one.slots = one.max_recv_wr = 1;
+  one.post = false;
+  Pair gone(one);
+  ibv_send_wr parked = gone.a.wr(IBV_WR_SEND, 8);
+  ASSERT_EQ(gone.a.send(parked), 0);
+  ASSERT_EQ(gone.b.qp.close(), 0);
+  Connected::Options two;
+  two.type = IBV_QPT_UC;
+  two.slots = two.max_recv_wr = 2;
+  Pair fresh(two);
+  ibv_wc wc = {};
+  EXPECT_EQ(ibv_poll_cq(gone.a.send_cq.get(), 1, &wc), 0);  // lets go of its entry
+  for (uint64_t i = 0; i < 2; ++i) {
+    ibv_send_wr wr = fresh.a.wr(IBV_WR_SEND, 8);
+    ASSERT_EQ(fresh.a.run(wr), IBV_WC_SUCCESS);
+    ASSERT_TRUE(fresh.b.poll_received(&wc));
+    EXPECT_EQ(wc.wr_id, i);
+  }
+}
+
 }  // namespace millrace::test

@@ -22,11 +22,11 @@ using namespace millrace;
 using namespace millrace::test;
 using namespace millrace::test::walk;
 
-constexpr uint32_t kQuarter = kMemoryBytes / 4;
-constexpr uint32_t kSlotBytes = 2048;
+constexpr uint32_t kArea = kMemoryBytes / 3 / 8 * 8;
+constexpr uint32_t kSlotBytes = 1024;
 /** Longer than any time limit that the walk gives. */
 constexpr uint64_t kTimeLimitNs = 400'000;
-enum Area : uint32_t { kSent, kReceived, kRemote, kFetched };
+enum Area : uint32_t { kSent, kRemote, kFetched };
 
 class Walk {
  public:
@@ -253,19 +253,19 @@ class Walk {
   Piece piece(uint32_t pd, Area area, uint32_t length, uint32_t need, uint32_t align = 1) {
     const uint32_t side = model_.pds.count(pd) != 0 ? model_.pds.at(pd).side : 0;
     const bool wrong = chance(3);
-    const uint64_t start = model_.bases[side][below(2)] + area * kQuarter;
+    const uint64_t start = model_.bases[side][below(2)] + area * kArea;
     Piece out = {start, length, 0};
     const uint32_t id = any(model_.mrs, [&](const Region& mr) {
       if (mr.side != side) return false;
       const uint64_t from = std::max(mr.address, start);
-      const uint64_t to = std::min(mr.address + mr.length, start + kQuarter);
+      const uint64_t to = std::min(mr.address + mr.length, start + kArea);
       if (from + length + 16 > to) return false;
       return wrong || (mr.pd == pd && (mr.access & need) == need);
     });
     if (id == 0) return out;
     const Region& mr = model_.mrs.at(id);
     const uint64_t from = std::max(mr.address, start);
-    const uint64_t to = std::min(mr.address + mr.length, start + kQuarter);
+    const uint64_t to = std::min(mr.address + mr.length, start + kArea);
     uint64_t at = from + below(static_cast<uint32_t>(to - from - length - 7));
     at = at / align * align;
     if (at < from) at += align;
@@ -277,6 +277,19 @@ class Walk {
     }
     if (chance(1)) out.key = dead_key_;
     return out;
+  }
+
+  /** An element to receive into, at this place; mostly with a key that will do. */
+  Piece piece_at(uint32_t pd, uint32_t side, uint64_t address, uint32_t length) {
+    const bool wrong = chance(3);
+    const uint32_t id = any(model_.mrs, [&](const Region& mr) {
+      if (mr.side != side || address < mr.address || address + length > mr.address + mr.length)
+        return false;
+      return wrong || (mr.pd == pd && (mr.access & IBV_ACCESS_LOCAL_WRITE) != 0);
+    });
+    if (id == 0) return {address, length, dead_key_};
+    const Region& mr = model_.mrs.at(id);
+    return {mr.iova + (address - mr.address), length, chance(1) ? dead_key_ : mr.key};
   }
 
   // Steps ---------------------------------------------------------------------------------------
@@ -306,7 +319,8 @@ class Walk {
   void furnish(uint32_t side) {
     Action pd = action(Verb::kAllocPd, side);
     act(pd);
-    for (uint32_t memory = 0; memory < 2 && ok(); ++memory) reg_mr(side, pd.id, memory, true);
+    for (uint32_t memory = 0; memory < kMemories && ok(); ++memory)
+      reg_mr(side, pd.id, memory, true);
     create_cq(side);
     Action xrcd = action(Verb::kOpenXrcd, side);
     xrcd.flag = chance(15);
@@ -329,7 +343,7 @@ class Walk {
   };
 
   Slots slots_in(uint32_t side, uint32_t pd) {
-    static constexpr uint32_t kLengths[] = {64, 300, 1100, kSlotBytes};
+    static constexpr uint32_t kLengths[] = {64, 300, 700, kSlotBytes};
     const uint32_t memory = 2 + below(2);
     const uint32_t mr = reg_mr(side, pd, memory, true);
     return {mr, memory, kLengths[below(std::size(kLengths))], 1 + below(2)};
@@ -455,34 +469,29 @@ class Walk {
     for (uint32_t i = 0; i < wanted; ++i) {
       Wr& wr = a.wrs[a.count];
       wr.wr_id = kReceive | ++wr_ids_;
+      const uint32_t memory = slots.mr != 0 ? slots.memory : 2 + below(2);
+      const uint64_t slot =
+          model_.bases[a.side][memory] + below(kMemoryBytes / kSlotBytes) * kSlotBytes;
+      bool free = model_.slot_is_free(a.side, slot);
+      for (uint32_t k = 0; k < a.count; ++k) free &= a.wrs[k].remote != slot;
+      if (!free) continue;
+      wr.remote = slot;  // not the device's matter
       if (slots.mr != 0) {
         const auto mr = model_.mrs.find(slots.mr);
         if (mr == model_.mrs.end()) break;
-        const uint64_t slot =
-            model_.bases[a.side][slots.memory] + below(kMemoryBytes / kSlotBytes) * kSlotBytes;
-        bool free = model_.slot_is_free(slot);
         const uint64_t address = mr->second.iova + (slot - mr->second.address);
-        for (uint32_t k = 0; k < a.count; ++k) free &= a.wrs[k].pieces[0].address != address;
-        if (!free) continue;
         wr.count = slots.pieces;
         const uint32_t first = slots.pieces == 1 ? slots.length : slots.length / 3;
         wr.pieces[0] = {address, first, mr->second.key};
         wr.pieces[1] = {address + first, slots.length - first, mr->second.key};
       } else {
         wr.count = chance(5) ? 0 : 1 + below(most);
+        uint64_t at = slot;
         for (uint32_t p = 0; p < wr.count; ++p) {
-          wr.pieces[p] = piece(pd, kReceived, length_for(1500), IBV_ACCESS_LOCAL_WRITE);
-        }
-        // What a message leaves in the first of several buffers before a bad one stops it is
-        // nobody's promise.
-        for (uint32_t p = 0; p < wr.count; ++p) {
-          const Region* mr = nullptr;
-          for (const auto& [id, one] : model_.mrs)
-            if (one.key == wr.pieces[p].key) mr = &one;
-          const bool good = mr != nullptr && mr->pd == pd &&
-                            (mr->access & IBV_ACCESS_LOCAL_WRITE) != 0 &&
-                            wr.pieces[p].address - mr->iova + wr.pieces[p].length <= mr->length;
-          if (!good && wr.count > 1) wr.count = 1;
+          const uint32_t room = static_cast<uint32_t>(slot + kSlotBytes - at);
+          const uint32_t length = p + 1 == wr.count ? below(room + 1) : below(room / 3 + 1);
+          wr.pieces[p] = piece_at(pd, a.side, at, length);
+          at += length;
         }
       }
       ++a.count;
@@ -526,7 +535,7 @@ class Walk {
         wr.pieces[p] = piece(qp.pd, fetching ? kFetched : kSent, length,
                              fetching ? static_cast<uint32_t>(IBV_ACCESS_LOCAL_WRITE) : 0);
         if ((wr.flags & IBV_SEND_INLINE) != 0) {
-          wr.pieces[p].address = model_.bases[qp.side][0] + below(kQuarter - length);
+          wr.pieces[p].address = model_.bases[qp.side][0] + below(kArea - length);
           wr.pieces[p].key = 0;
         }
         total += length;
@@ -579,8 +588,8 @@ class Walk {
     const uint32_t side = below(2);
     Action a = action(Verb::kFill, side);
     a.length = 1 + below(1000);
-    a.address = model_.bases[side][below(2)] + below(4) * kQuarter +
-                below(kQuarter - static_cast<uint32_t>(a.length));
+    a.address = model_.bases[side][below(2)] + below(3) * kArea +
+                below(kArea - static_cast<uint32_t>(a.length));
     a.iova = rng_.next();
     act(a);
   }
@@ -606,7 +615,10 @@ class Walk {
         return end(Verb::kDestroyAh, any_of(model_.ahs, side));
       case 6:
       case 7:
-        return end(Verb::kDeregMr, any_of(model_.mrs, side));
+        // Whoever takes the memory of a posted receive away must not be surprised.
+        return end(Verb::kDeregMr, any(model_.mrs, [&](const Region& mr) {
+                     return mr.side == side && !model_.is_needed(mr);
+                   }));
       default:
         return end(Verb::kDestroyQp, any_of(model_.handles, side));
     }
@@ -616,9 +628,9 @@ class Walk {
     if (count(model_.pds, side) < 2 || count(model_.cqs, side) < 2 ||
         count(model_.xrcds, side) < 1 || count(model_.ahs, side) < 1)
       furnish(side);
-    if (count(model_.mrs, side) < 20) {
+    if (count(model_.mrs, side) < 24) {
       const uint32_t pd = any_of(model_.pds, side);
-      if (pd != 0) reg_mr(side, pd, below(2), chance(40));
+      if (pd != 0) reg_mr(side, pd, below(kMemories), chance(40));
     }
     if (count(model_.srqs, side) < 4) create_srq(side);
     if (count(model_.handles, side) < 10) create_qp(side);

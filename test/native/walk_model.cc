@@ -83,6 +83,18 @@ uint64_t Model::hash_of(uint32_t side) const {
   return hash(second.data(), second.size(), hash(first.data(), first.size()));
 }
 
+bool Model::is_needed(const Region& one) {
+  return std::any_of(open_.begin(), open_.end(), [&](const auto& entry) {
+    return queue(entry.second.queue) != nullptr && entry.second.keys.count(one.key) != 0;
+  });
+}
+
+void Model::forget_receive(uint64_t wr_id) {
+  const auto found = open_.find(wr_id);
+  slots_.erase({found->second.side, found->second.slot});
+  open_.erase(found);
+}
+
 const Region* Model::region(uint32_t key) const {
   for (const auto& [id, mr] : mrs)
     if (mr.key == key) return &mr;
@@ -328,7 +340,6 @@ std::optional<Model::Arrival> Model::receive(QueuePair& from, QueuePair& target,
           arrival = {IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR};
           break;
         }
-        if (queue.in_order) memcpy(to + at, data.data() + done, n);
         done += n;
       }
     }
@@ -340,7 +351,7 @@ std::optional<Model::Arrival> Model::receive(QueuePair& from, QueuePair& target,
   one.byte_len = static_cast<uint32_t>(data.size()) + room;
   if (has_immediate(wr.opcode)) one.imm = wr.imm;
   one.global = header;
-  if (!queue.in_order && !failed) one.data = data;
+  if (!failed) one.data = data;
   one.skip = room;
   one.consumed = false;
   one.limited = queue_id;
@@ -592,14 +603,10 @@ void Model::reset(QueuePair& qp) {
     qp.own->posted.clear();
     qp.own->in_use = 0;
     ++qp.own->postings;
-    for (auto it = open_.begin(); it != open_.end();) {
-      if (it->second.first != own_queue(qp.number)) {
-        ++it;
-        continue;
-      }
-      slots_.erase(it->second.second);
-      it = open_.erase(it);
-    }
+    std::vector<uint64_t> gone;
+    for (const auto& [wr_id, open] : open_)
+      if (open.queue == own_queue(qp.number)) gone.push_back(wr_id);
+    for (uint64_t wr_id : gone) forget_receive(wr_id);
     last_flush_.erase(own_queue(qp.number));
   }
   qp.faulted = false;
@@ -795,6 +802,9 @@ int Model::end(const Action& action) {
           std::erase_if(stream,
                         [id](const Expected& one) { return one.limited == id && !one.consumed; });
       }
+      std::erase_if(events_[srq.side], [id](const auto& event) {
+        return event.first == IBV_EVENT_SRQ_LIMIT_REACHED && event.second == id;
+      });
       srqs.erase(id);
       return 0;
     }
@@ -811,6 +821,9 @@ int Model::end(const Action& action) {
         if (qp.recv_cq != 0) --cqs.at(qp.recv_cq).users;
         if (qp.srq != 0) --srqs.at(qp.srq).users;
       }
+      std::erase_if(events_[handle.side], [&](const auto& event) {
+        return event.first != IBV_EVENT_SRQ_LIMIT_REACHED && event.second == handle.number;
+      });
       qps.erase(handle.number);
       return 0;
     }
@@ -893,12 +906,10 @@ int Model::post_recv(const Action& action, uint32_t* taken) {
     if (wr.count > queue->max_sge) return EINVAL;
     ++queue->in_use;
     queue->posted.push_back({wr.wr_id, {wr.pieces, wr.pieces + wr.count}});
-    if (!queue->in_order) {
-      const Region* mr = region(wr.pieces[0].key);
-      const uint64_t slot = mr == nullptr ? 0 : mr->address + (wr.pieces[0].address - mr->iova);
-      open_[wr.wr_id] = {queue_id, slot};
-      slots_.insert(slot);
-    }
+    Open open = {queue_id, queue->side, wr.remote, {}};
+    for (uint32_t i = 0; i < wr.count; ++i) open.keys.insert(wr.pieces[i].key);
+    open_[wr.wr_id] = open;
+    if (open.slot != 0) slots_.insert({open.side, open.slot});
   }
   return 0;
 }
@@ -927,23 +938,21 @@ std::string Model::poll(const Action& action, const Reply& reply) {
         if (std::get<0>(other) == done.qp_num && std::get<2>(other) && std::get<1>(other) != 0)
           return which + "flushed before what had arrived";
     }
-    if (one.queue == 0) {
-      if (done.wr_id != one.wr_id)
-        return which +
-               base::format("wr_id %llx expected", static_cast<unsigned long long>(one.wr_id));
-    } else {
-      const auto open = open_.find(done.wr_id);
-      if (open == open_.end() || open->second.first != one.queue)
-        return which + "not a receive of that queue, or completed before";
-      if (flushed) {
-        uint64_t& last = last_flush_[one.queue];
-        if (done.wr_id < last) return which + "flushed out of order";
-        last = done.wr_id;
-      }
+    if (one.queue == 0 && done.wr_id != one.wr_id)
+      return which +
+             base::format("wr_id %llx expected", static_cast<unsigned long long>(one.wr_id));
+    const auto open = open_.find(done.wr_id);
+    if (one.queue != 0 && (open == open_.end() || open->second.queue != one.queue))
+      return which + "not a receive of that queue, or completed before";
+    if (one.queue != 0 && flushed) {
+      uint64_t& last = last_flush_[one.queue];
+      if (done.wr_id < last) return which + "flushed out of order";
+      last = done.wr_id;
+    }
+    if (open != open_.end()) {
       if (one.status == IBV_WC_SUCCESS && one.data && !one.data->empty())
-        looks.push_back({open->second.second + one.skip, *one.data});
-      slots_.erase(open->second.second);
-      open_.erase(open);
+        looks.push_back({open->second.slot + one.skip, *one.data});
+      forget_receive(done.wr_id);
     }
     if (one.status != IBV_WC_SUCCESS) continue;
     if (done.opcode != one.opcode) return which + base::format("opcode %d expected", one.opcode);

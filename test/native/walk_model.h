@@ -41,7 +41,7 @@ struct Expected {
   ibv_wc_opcode opcode = IBV_WC_SEND;
   std::optional<uint32_t> byte_len, imm;
   bool global = false;        ///< a datagram's GRH is there
-  std::optional<Bytes> data;  ///< what lies in the slot, after `skip` bytes
+  std::optional<Bytes> data;  ///< what lies in its slot, after `skip` bytes
   uint32_t skip = 0;
   /** Its receive has gone back to its queue (else that happens when it is polled). */
   bool consumed = true;
@@ -139,7 +139,12 @@ class Model {
   std::vector<Look> looks;
 
   uint64_t hash_of(uint32_t side) const;
-  bool slot_is_free(uint64_t address) const { return slots_.count(address) == 0; }
+  /** No receive that is posted, or whose completion was not polled, has it. */
+  bool slot_is_free(uint32_t side, uint64_t address) const {
+    return slots_.count({side, address}) == 0;
+  }
+  /** Some receive that is not done needs the region. */
+  bool is_needed(const Region& one);
   uint8_t* memory(uint32_t side, uint64_t address);
 
   uint64_t bases[2][kMemories] = {};
@@ -225,6 +230,7 @@ class Model {
   void fail_sends(QueuePair& qp);
   void flush_waiting(QueuePair& qp);
   void reset(QueuePair& qp);
+  void forget_receive(uint64_t wr_id);
   void raise(uint32_t side, ibv_event_type type, uint32_t number);
   void drained(QueuePair& qp);
   bool run_waiting(QueuePair& qp);
@@ -233,9 +239,14 @@ class Model {
   Bytes memories_[2][kMemories];
   std::vector<uint32_t> order_[2];  ///< QPs with work that waits, as they began
   std::multiset<std::pair<uint32_t, uint32_t>> events_[2];
-  /** Receives of queues without order, until their completion is polled: queue and slot. */
-  std::map<uint64_t, std::pair<uint32_t, uint64_t>> open_;
-  std::set<uint64_t> slots_;
+  /** Receives until their completion is polled. */
+  struct Open {
+    uint32_t queue, side;
+    uint64_t slot;  ///< 0: it has no element
+    std::set<uint32_t> keys;
+  };
+  std::map<uint64_t, Open> open_;
+  std::set<std::pair<uint32_t, uint64_t>> slots_;
   std::map<uint32_t, uint64_t> last_flush_;  ///< by queue: receives are flushed as posted
 };
 

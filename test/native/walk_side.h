@@ -16,9 +16,8 @@
 namespace millrace::test::walk {
 
 inline constexpr uint32_t kMemories = 4;
-/** 0 and 1: sent from, received, fetched into, written to from outside, a quarter each; 0 is a
- * mapped file, 1 is private. 2 and 3 (the same): slots of queues whose receives are taken in any
- * order. */
+/** 0 and 1: what is sent, written to from outside, fetched into; 0 is a mapped file, 1 is private.
+ * 2 and 3, the same: slots to receive into, whose contents count once the completion is there. */
 inline constexpr uint32_t kMemoryBytes = 32768;
 inline constexpr uint32_t kPieces = 3;
 inline constexpr uint32_t kWrs = 3;
