@@ -447,7 +447,7 @@ export const SUITES = [
     title: "ibverbs-utils, perftest and rdma-core's tests on the software device",
     tools: ['verbs-programs', 'perftest', 'pyverbs'],
     built: ['native', 'ts'],
-    limit: 12,
+    limit: 20,
     run: conformance,
   },
   {

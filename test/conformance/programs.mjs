@@ -1,9 +1,9 @@
 /**
  * What is run of Debian's ibverbs-utils and perftest, as jobs for runJob(). A name says program, transport and what is
- * special; `full` jobs run with --full only, `root` ones need CAP_NET_RAW.
+ * special; `full` jobs run with --full only, `root` ones need CAP_NET_RAW, `user` ones run as an ordinary user, too.
  */
 
-/** @typedef {{ name: string, full?: boolean, root?: boolean, links: string[], job: (place: { port: number, link: string }) => object }} Check */
+/** @typedef {{ name: string, full?: boolean, root?: boolean, user?: boolean, links: string[], job: (place: { port: number, link: string }) => object }} Check */
 
 const BOTH = ['infiniband', 'ethernet'];
 const ETHERNET = ['ethernet'];
@@ -24,6 +24,7 @@ function pingpong(kind, title, extra = [], { clients = 1, full = false, serverOn
   return {
     name: `ibv_${kind}_pingpong ${title}`,
     full,
+    user: true,
     links: BOTH,
     job: ({ port, link }) => {
       const words = ['-d', 'soft0', '-p', String(port), ...gid(link, '-g'), ...extra];
@@ -64,6 +65,7 @@ function raw(program, title, extra = []) {
     name: `${program} ${title}`,
     links: ETHERNET,
     root: true,
+    user: true,
     job: () => {
       const common = ['-d', 'soft0', '-F', '-s', '512', '-D', '1', '-f', '0', ...extra];
       const macs = ['02:11:22:33:44:01', '02:11:22:33:44:02'];
@@ -84,6 +86,7 @@ function raw(program, title, extra = []) {
 /** One program alone. */
 const alone = (name, program, expect, links = BOTH, env = {}) => ({
   name,
+  user: true,
   links,
   job: () => ({ program, expect, env, limitMs: 20_000 }),
 });
