@@ -1,6 +1,7 @@
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { Place } from '../support/cli-process.js';
+import { OVER_RC } from '../support/queue-pairs.js';
 
 let place: Place;
 beforeEach(() => {
@@ -15,7 +16,9 @@ test('it shows the software device, memory and limits, and leaves nothing behind
   expect(await doctor.finish()).toEqual({ code: 0, signal: null });
   expect(doctor.err).toBe('');
   expect(doctor.out).toMatch(/^soft0 {2}software device, the one in use: usable$/m);
-  expect(doctor.out).toMatch(/^ {2}lanes {7}XRC, one to a host$/m);
+  expect(doctor.out).toMatch(
+    OVER_RC ? /^ {2}lanes {7}RC, one to a member$/m : /^ {2}lanes {7}XRC, one to a host$/m,
+  );
   expect(doctor.out).toMatch(/^ {2}port 1 {6}active, InfiniBand, MTU \d+, LID 1, GID 0 fe80::/m);
   expect(doctor.out).toMatch(new RegExp(`^shared memory ${place.folder}, .* free$`, 'm'));
   expect(doctor.out).toMatch(/^memlock +\S/m);
@@ -34,8 +37,8 @@ test('the same as JSON', async () => {
     provider: 'soft',
     missing: '',
     opened: true,
-    lanes: 'xrc',
-    can: { rc: true, xrc: true, basicSrq: true },
+    lanes: OVER_RC ? 'rc' : 'xrc',
+    can: { rc: true, xrc: !OVER_RC, basicSrq: true },
     ports: [{ number: 1, active: true, link: 'ethernet', lid: 0 }],
   });
   // The rule of choice: the IPv4-mapped GID of RoCE v2, whatever its index.

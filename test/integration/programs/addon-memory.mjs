@@ -78,7 +78,7 @@ async function cycle(total) {
     await collect();
     return { files: openFiles(), rss: process.memoryUsage().rss, external: process.memoryUsage().external };
   };
-  const warmUp = Math.floor(total / 10);
+  const warmUp = Math.floor(total / 5);
   for (let i = 0; i < warmUp; i++) {
     once(i);
     if (i % 50 === 0) await turn();
