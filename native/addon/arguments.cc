@@ -16,15 +16,9 @@ void Arguments::wrong_range(const char* name, double least, double most) {
   throw_range(env(), call_, name, base::format("from %.17g to %.17g", least, most));
 }
 
-OpenMember* Arguments::member() {
-  handle_ = static_cast<int32_t>(integer(0, "handle", INT32_MIN, INT32_MAX));
-  if (!ok_) return nullptr;
-  OpenMember* member = environment_.find(handle_);
-  if (member == nullptr) {
-    ok_ = false;
-    throw_closed(env(), call_);
-  }
-  return member;
+void Arguments::closed() {
+  ok_ = false;
+  throw_closed(env(), call_);
 }
 
 int64_t Arguments::to_integer(Napi::Value value, const char* name, int64_t least, int64_t most) {

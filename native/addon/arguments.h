@@ -27,7 +27,16 @@ class Arguments {
   const char* call() const { return call_; }
 
   /** The first argument as a handle. Null exactly when not ok(). */
-  OpenMember* member();
+  OpenMember* member() { return open<OpenMember>(); }
+  /** The same for a port, or (OpenHandle) for either. */
+  template <class Kind>
+  Kind* open() {
+    handle_ = static_cast<int32_t>(integer(0, "handle", INT32_MIN, INT32_MAX));
+    if (!ok_) return nullptr;
+    Kind* found = environment_.find<Kind>(handle_);
+    if (found == nullptr) closed();
+    return found;
+  }
   int32_t handle() const { return handle_; }
 
   int64_t integer(size_t index, const char* name, int64_t least, int64_t most);
@@ -47,6 +56,7 @@ class Arguments {
   Napi::Object optional_object(const Napi::Object& object, const char* name);
 
  private:
+  void closed();
   bool get(const Napi::Object& object, const char* name, Napi::Value& value);
   int64_t to_integer(Napi::Value value, const char* name, int64_t least, int64_t most);
   std::string to_text(Napi::Value value, const char* name);

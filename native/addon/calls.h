@@ -13,6 +13,7 @@ napi_value flush(napi_env env, napi_callback_info info);
 napi_value poll(napi_env env, napi_callback_info info);
 napi_value linger(napi_env env, napi_callback_info info);
 napi_value arm(napi_env env, napi_callback_info info);
+napi_value poll_port(napi_env env, napi_callback_info info);
 
 Napi::Value open(const Napi::CallbackInfo& info);
 Napi::Value close(const Napi::CallbackInfo& info);
@@ -55,6 +56,15 @@ Napi::Value close_leases(const Napi::CallbackInfo& info);
 Napi::Value on_collected(const Napi::CallbackInfo& info);
 Napi::Value detach_buffer(const Napi::CallbackInfo& info);
 Napi::Value sweep_pool(const Napi::CallbackInfo& info);
+
+Napi::Value open_port(const Napi::CallbackInfo& info);
+Napi::Value open_queue(const Napi::CallbackInfo& info);
+Napi::Value close_queue(const Napi::CallbackInfo& info);
+Napi::Value create_flow(const Napi::CallbackInfo& info);
+Napi::Value destroy_flow(const Napi::CallbackInfo& info);
+Napi::Value read_flow(const Napi::CallbackInfo& info);
+Napi::Value port_counters(const Napi::CallbackInfo& info);
+Napi::Value arm_port(const Napi::CallbackInfo& info);
 
 Napi::Value lock_presence(const Napi::CallbackInfo& info);
 Napi::Value is_present(const Napi::CallbackInfo& info);

@@ -61,7 +61,7 @@ Environment::~Environment() {
   std::erase(registry().environments, this);
 }
 
-int32_t Environment::add(std::unique_ptr<OpenMember> member) {
+int32_t Environment::add(std::unique_ptr<OpenHandle> open, bool is_member) {
   {
     const Guard guard;
     // After the device's own exit handler, which its first use has registered: ours must run before
@@ -82,17 +82,18 @@ int32_t Environment::add(std::unique_ptr<OpenMember> member) {
   Slot& slot = slots_[index];
   ++slot.generation;
   slot.handle = static_cast<int32_t>(slot.generation << kIndexBits | index);
-  slot.member = std::move(member);
+  slot.is_member = is_member;
+  slot.open = std::move(open);
   return slot.handle;
 }
 
-std::unique_ptr<OpenMember> Environment::remove(int32_t handle) {
-  if (find(handle) == nullptr) return nullptr;
+std::unique_ptr<OpenHandle> Environment::remove(int32_t handle) {
+  if (find<OpenHandle>(handle) == nullptr) return nullptr;
   const uint32_t index = static_cast<uint32_t>(handle) & kIndexMask;
   Slot& slot = slots_[index];
   // A slot whose generations are used up is retired: no handle is ever the same as an earlier one.
   if (slot.generation + 1 < kGenerations) free_.push_back(index);
-  return std::move(slot.member);
+  return std::move(slot.open);
 }
 
 int32_t Environment::add_presence(int fd) {
@@ -117,9 +118,9 @@ void Environment::on_cleanup(napi_async_cleanup_hook_handle, void* data) {
   auto* self = static_cast<Environment*>(data);
   self->ending_ = true;
   for (Slot& slot : self->slots_) {
-    if (slot.member == nullptr) continue;
-    slot.member->close(self->env_);
-    slot.member.reset();
+    if (slot.open == nullptr) continue;
+    slot.open->close(self->env_);
+    slot.open.reset();
   }
   for (const auto& [token, fd] : self->presence_) release_presence(fd);
   self->presence_.clear();
@@ -139,9 +140,9 @@ void Environment::on_exit() {
     // Only our own: another thread may be in the middle of a call. The kernel clears up after it.
     if (pthread_equal(self->thread_, pthread_self()) == 0) continue;
     for (Slot& slot : self->slots_) {
-      if (slot.member == nullptr) continue;
-      slot.member->abandon();
-      (void)slot.member.release();
+      if (slot.open == nullptr) continue;
+      slot.open->abandon();
+      (void)slot.open.release();
     }
   }
 }

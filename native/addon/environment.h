@@ -6,16 +6,19 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "addon/open_member.h"
+#include "addon/open_port.h"
 
 namespace millrace::addon {
 
 /**
- * What one environment (the main thread or a worker) holds: its members and presence locks. One per
- * load of the addon in an environment, reached through the functions' data pointer; nothing of it
- * is shared with other environments, and only its own thread uses it (I6).
+ * What one environment (the main thread or a worker) holds: its members, ports and presence locks.
+ * One per load of the addon in an environment, reached through the functions' data pointer; nothing
+ * of it is shared with other environments, and only its own thread uses it (I6).
  *
  * How it ends:
  * - Node-API's asynchronous clean-up hook (a worker that exits or is terminated, the normal end of
@@ -34,19 +37,26 @@ class Environment {
   /** False in hosts that imitate Node.js: their libuv functions may be stubs that abort. */
   bool host_is_node() const { return host_is_node_; }
 
-  /** The member behind a handle; null when it was closed or never was. */
-  OpenMember* find(int32_t handle) const {
+  /** What is behind a handle; null when it was closed, never was, or is of another kind. */
+  template <class Kind>
+  Kind* find(int32_t handle) const {
     const auto index = static_cast<uint32_t>(handle) & kIndexMask;
     if (index >= slots_.size()) return nullptr;
     const Slot& slot = slots_[index];
-    return slot.handle == handle ? slot.member.get() : nullptr;
+    if (slot.handle != handle) return nullptr;
+    if constexpr (std::is_same_v<Kind, OpenMember>) {
+      return slot.is_member ? static_cast<OpenMember*>(slot.open.get()) : nullptr;
+    } else if constexpr (std::is_same_v<Kind, OpenPort>) {
+      return slot.is_member ? nullptr : static_cast<OpenPort*>(slot.open.get());
+    } else {
+      return slot.open.get();
+    }
   }
-  /** Takes over a member. @return its handle, or 0 when there are too many (4095 open at a time).
-   */
-  int32_t add(std::unique_ptr<OpenMember> member);
-  /** Takes the member out, so that every later call with the handle says ECLOSED; null if it is
-   * out. */
-  std::unique_ptr<OpenMember> remove(int32_t handle);
+  /** Takes it over. @return its handle, or 0 when there are too many (4095 open at a time). */
+  int32_t add(std::unique_ptr<OpenMember> member) { return add(std::move(member), true); }
+  int32_t add(std::unique_ptr<OpenPort> port) { return add(std::move(port), false); }
+  /** Takes it out, so that every later call with the handle says ECLOSED; null if it is out. */
+  std::unique_ptr<OpenHandle> remove(int32_t handle);
 
   /** Takes over a locked presence file. @return its token. */
   int32_t add_presence(int fd);
@@ -72,8 +82,10 @@ class Environment {
   struct Slot {
     int32_t handle = 0;
     uint32_t generation = 0;
-    std::unique_ptr<OpenMember> member;
+    bool is_member = false;
+    std::unique_ptr<OpenHandle> open;
   };
+  int32_t add(std::unique_ptr<OpenHandle> open, bool is_member);
 
   napi_env env_;
   pthread_t thread_;

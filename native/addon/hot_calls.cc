@@ -19,7 +19,7 @@ napi_value flush(napi_env env, napi_callback_info info) {
   if (napi_get_value_int32(env, arguments[1], &rows) != napi_ok) {
     return throw_type(env, "flush", "rows", "a number");
   }
-  OpenMember* open = static_cast<Environment*>(data)->find(handle);
+  OpenMember* open = static_cast<Environment*>(data)->find<OpenMember>(handle);
   if (open == nullptr) return throw_closed(env, "flush");
   if (rows < 0 || rows > static_cast<int32_t>(transport::kSendRows)) {
     return throw_range(env, "flush", "rows", "from 0 to 4096");
@@ -43,7 +43,7 @@ napi_value poll(napi_env env, napi_callback_info info) {
   if (napi_get_value_int32(env, arguments[0], &handle) != napi_ok) {
     return throw_type(env, "poll", "handle", "a number");
   }
-  OpenMember* open = static_cast<Environment*>(data)->find(handle);
+  OpenMember* open = static_cast<Environment*>(data)->find<OpenMember>(handle);
   if (open == nullptr) return throw_closed(env, "poll");
   napi_typedarray_type type = napi_int8_array;
   size_t length = 0;
@@ -85,7 +85,7 @@ napi_value linger(napi_env env, napi_callback_info info) {
   if (napi_get_value_int32(env, arguments[1], &micros) != napi_ok) {
     return throw_type(env, "linger", "micros", "a number");
   }
-  OpenMember* open = static_cast<Environment*>(data)->find(handle);
+  OpenMember* open = static_cast<Environment*>(data)->find<OpenMember>(handle);
   if (open == nullptr) return throw_closed(env, "linger");
   if (micros < 0) return throw_range(env, "linger", "micros", "0 or more");
   napi_value result = nullptr;
@@ -103,7 +103,7 @@ napi_value arm(napi_env env, napi_callback_info info) {
   if (napi_get_value_int32(env, arguments[0], &handle) != napi_ok) {
     return throw_type(env, "arm", "handle", "a number");
   }
-  OpenMember* open = static_cast<Environment*>(data)->find(handle);
+  OpenMember* open = static_cast<Environment*>(data)->find<OpenMember>(handle);
   if (open == nullptr) return throw_closed(env, "arm");
   napi_value result = nullptr;
   napi_get_boolean(env, open->member->arm(), &result);

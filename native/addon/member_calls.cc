@@ -88,8 +88,8 @@ Napi::Value close(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "close");
   const auto handle = static_cast<int32_t>(arguments.integer(0, "handle", INT32_MIN, INT32_MAX));
   if (!arguments.ok()) return {};
-  const std::unique_ptr<OpenMember> member = arguments.environment().remove(handle);
-  if (member != nullptr) member->close(info.Env());
+  const std::unique_ptr<OpenHandle> open = arguments.environment().remove(handle);
+  if (open != nullptr) open->close(info.Env());
   return info.Env().Undefined();
 }
 
@@ -187,7 +187,7 @@ Napi::Value close_group(const Napi::CallbackInfo& info) {
 
 Napi::Value watch(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "watch");
-  OpenMember* open = arguments.member();
+  OpenHandle* open = arguments.open<OpenHandle>();
   const Napi::Function callback = arguments.function(1, "onReadable");
   if (!arguments.ok()) return {};
   if (open->watcher != nullptr) {
@@ -195,7 +195,7 @@ Napi::Value watch(const Napi::CallbackInfo& info) {
                   base::Status::error(EBUSY, "watch", "this handle has a watcher already"));
   }
   base::Result<std::unique_ptr<Watcher>> watcher =
-      make_watcher(arguments.environment(), open->member->fd(), callback);
+      make_watcher(arguments.environment(), open->fd(), callback);
   if (!watcher.ok()) return failed(arguments, watcher.status());
   open->watcher = watcher.take();
   return info.Env().Undefined();
@@ -207,7 +207,7 @@ namespace {
 template <class Apply>
 Napi::Value with_watcher(const Napi::CallbackInfo& info, const char* call, Apply apply) {
   Arguments arguments(info, call);
-  OpenMember* open = arguments.member();
+  OpenHandle* open = arguments.open<OpenHandle>();
   const bool on = arguments.boolean(1, "on");
   if (!arguments.ok()) return {};
   if (open->watcher == nullptr) {

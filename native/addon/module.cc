@@ -36,6 +36,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   add_hot(env, exports, "poll", poll, environment);
   add_hot(env, exports, "linger", linger, environment);
   add_hot(env, exports, "arm", arm, environment);
+  add_hot(env, exports, "pollPort", poll_port, environment);
 
   using Call = Napi::Value (*)(const Napi::CallbackInfo&);
   const struct {
@@ -82,6 +83,14 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
       {"onCollected", on_collected},
       {"detachBuffer", detach_buffer},
       {"sweepPool", sweep_pool},
+      {"openPort", open_port},
+      {"openQueue", open_queue},
+      {"closeQueue", close_queue},
+      {"createFlow", create_flow},
+      {"destroyFlow", destroy_flow},
+      {"readFlow", read_flow},
+      {"portCounters", port_counters},
+      {"armPort", arm_port},
       {"lockPresence", lock_presence},
       {"isPresent", is_present},
       {"unlockPresence", unlock_presence},

@@ -4,22 +4,23 @@
 #include <utility>
 
 #include "addon/lending.h"
+#include "addon/open_handle.h"
 #include "addon/regions.h"
 #include "addon/shared_buffers.h"
-#include "addon/watcher.h"
 #include "transport/member.h"
 
 namespace millrace::addon {
 
 /** One open handle: the transport's member and what JavaScript sees of it. */
-class OpenMember {
+class OpenMember final : public OpenHandle {
  public:
   OpenMember(std::unique_ptr<transport::Member> opened, const Lending::Options& lent)
       : member(std::move(opened)), buffers(member->buffers()), lending(lent) {}
 
+  int fd() const override { return member->fd(); }
   /** The watcher lets go of the descriptor first, then the views are cut off, then the member
    * closes. */
-  void close(napi_env env) {
+  void close(napi_env env) override {
     if (watcher != nullptr) watcher->close();
     buffers.detach(env);
     regions.close_all(env);  // they are registered with the member's PD
@@ -27,8 +28,7 @@ class OpenMember {
     member->close();
   }
 
-  /** For the process's exit: closes without a call into Node-API. Only leaking it may follow. */
-  void abandon() {
+  void abandon() override {
     if (watcher != nullptr) watcher->abandon();
     regions.abandon();
     lending.abandon();
@@ -39,7 +39,6 @@ class OpenMember {
   SharedBuffers buffers;
   Regions regions;
   Lending lending;
-  std::unique_ptr<Watcher> watcher;
   /** One more than the highest peer index that was ever given out. */
   uint32_t peers = 0;
 };

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "soft/cq.h"
 #include "soft/error.h"
+#include "soft/feed.h"
 #include "soft/initiator.h"
 #include "soft/step.h"
 
@@ -88,7 +89,7 @@ Cq* take_event(Channel& channel) {
 }
 
 /** What a channel's poll set is over; the numbers are its entries' data. */
-constexpr uint32_t kSources = 4;
+constexpr uint32_t kSources = 5;
 
 /** Waits at most `ms` (-1: for ever) until something behind the channel is readable; EINTR finds
  * nothing. False with errno: it can't be watched. */
@@ -98,7 +99,8 @@ bool look(Channel& channel, int ms, Woken* woken) {
   *woken = {};
   if (n < 0) return errno == EINTR;
   bool own = false;  // its wake-ups are taken in any case: serve() may make some
-  bool* const flags[kSources] = {&own, &woken->work, &woken->time, &woken->presence};
+  bool* const flags[kSources] = {&own, &woken->work, &woken->time, &woken->presence,
+                                 &woken->frames};
   for (int i = 0; i < n; ++i) *flags[events[i].data.u32 % kSources] = true;
   return true;
 }
@@ -123,8 +125,10 @@ ibv_comp_channel* create_comp_channel(ibv_context* handle) {
   channel->poll_set = base::Fd(epoll_create1(EPOLL_CLOEXEC));
   if (!channel->poll_set.valid()) return os_failure();
   const int fds[kSources] = {channel->fifo.fd(), context.wake.fd(), context.alarm.fd(),
-                             process.presence_fd()};
+                             process.presence_fd(),
+                             context.feed != nullptr ? context.feed->fd() : -1};
   for (uint32_t i = 0; i < kSources; ++i) {
+    if (fds[i] < 0) continue;
     epoll_event event = {};
     event.events = EPOLLIN;
     event.data.u32 = i;

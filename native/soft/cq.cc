@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "soft/channel.h"
 #include "soft/error.h"
+#include "soft/feed.h"
 #include "soft/initiator.h"
 #include "soft/qp.h"
 #include "soft/srq.h"
@@ -416,6 +417,11 @@ inline int poll_with(Cq& cq, int count, ibv_wc* wc, Extras* extras) {
   }
   if (has_work(*cq.context)) progress(*cq.context);
   int got = cq.maybe_ready() ? poll_once(cq, count, wc, extras) : 0;
+  // Frames wait in the interface's ring until what came before them is polled and posted again.
+  Feed* const feed = cq.context->feed.get();
+  if (__builtin_expect(feed != nullptr, 0) && got == 0 && feed->pump(kFeedBatch) != 0 &&
+      cq.maybe_ready())
+    got = poll_once(cq, count, wc, extras);
   Process& process = *cq.context->process;
   // A CQ that is never empty must not keep a dead peer's WQEs for ever.
   const bool time_to_look =

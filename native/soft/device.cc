@@ -16,6 +16,7 @@
 #include "soft/cq.h"
 #include "soft/cq_ex.h"
 #include "soft/error.h"
+#include "soft/feed.h"
 #include "soft/flow.h"
 #include "soft/import.h"
 #include "soft/initiator.h"
@@ -142,15 +143,15 @@ bool owns_device(const ibv_device* device) {
 
 ibv_context* open_device(ibv_device* device) { return open_device_number(number_of(device)); }
 
-ibv_context* open_device_number(uint32_t number) {
-  base::Result<Link> link = link_layer();
-  if (!link.ok()) return fail_null(link.status());
+namespace {
+
+ibv_context* open_with(uint32_t number, Link link) {
   base::Result<Process*> process = Process::acquire();
   if (!process.ok()) return fail_null(process.status());
   auto context = std::make_unique<Context>();
   context->process = process.value();
   context->device = number;
-  context->link = link.value();
+  context->link = link;
   const char* xrc = getenv("MILLRACE_SOFT_XRC");
   context->xrc = xrc == nullptr || strcmp(xrc, "0") != 0;
   set_ops(*context);
@@ -170,13 +171,40 @@ ibv_context* open_device_number(uint32_t number) {
   return &context.release()->verbs.context;
 }
 
+}  // namespace
+
+Context::Context() = default;
+Context::~Context() = default;
+
+ibv_context* open_device_number(uint32_t number) {
+  base::Result<Link> link = link_layer();
+  if (!link.ok()) return fail_null(link.status());
+  return open_with(number, link.value());
+}
+
+ibv_context* open_attached(const char* interface) {
+  ibv_context* handle = open_with(0, Link::kEthernet);
+  if (handle == nullptr) return nullptr;
+  Context& context = Context::of(handle);
+  base::Result<std::unique_ptr<Feed>> feed = Feed::open(context, interface);
+  if (!feed.ok()) {
+    (void)close_device(handle);
+    return fail_null(feed.status());
+  }
+  context.feed = feed.take();
+  return handle;
+}
+
 int close_device(ibv_context* handle) {
   Context* context = &Context::of(handle);
   if (forked()) return fail(EPERM, "close the device", "this process was forked");
-  const uint32_t objects = context->objects.load();
+  // The feed's own are not the caller's.
+  const uint32_t own = context->feed != nullptr ? Feed::kObjects : 0;
+  const uint32_t objects = context->objects.load() - own;
   if (objects != 0)
     return fail(EBUSY, "close the device",
                 base::format("%u objects made from it still exist", objects));
+  context->feed.reset();
   {
     std::lock_guard lock(context->process->objects());
     std::erase(context->process->contexts, context);

@@ -20,6 +20,7 @@
 
 namespace millrace::soft {
 
+class Feed;
 struct Qp;
 struct Channel;
 
@@ -63,6 +64,12 @@ struct Context {
   base::Fd imported_fd;  ///< the descriptor that it was imported with, closed with it
   /** PDs that were unimported while something still named them. Needs the process's objects(). */
   std::vector<std::unique_ptr<Pd>> orphans;
+
+  /** What a network interface feeds its port with; null: it is on the fabric's switch alone. */
+  std::unique_ptr<Feed> feed;
+
+  Context();
+  ~Context();  // where Feed is complete
 
   static Context& of(ibv_context* context) {
     verbs_context* verbs = reinterpret_cast<verbs_context*>(reinterpret_cast<char*>(context) -

@@ -13,6 +13,7 @@
 #include "soft/claims.h"
 #include "soft/counters.h"
 #include "soft/error.h"
+#include "soft/feed.h"
 #include "soft/flow_spec.h"
 #include "soft/qp.h"
 #include "soft/step.h"
@@ -162,6 +163,14 @@ ibv_flow* create_flow(ibv_qp* handle, ibv_flow_attr* attr) {
     rule.order = root.header().next_flow.fetch_add(1);
     rule.qpn = qp.number;
     rule.spread = qp.spread;
+    if (Feed* feed = qp.context->feed.get()) {
+      feed->bind(&rule.match);
+      if (base::Status let_in = feed->admit(rule); !let_in.ok()) {
+        record.owner.store(0);
+        return fail_null(let_in);
+      }
+    }
+    rule.match.mask.net = ~0u;  // 0 is the fabric's own switch
     write_rule(record, rule, qp.context->device);
     auto flow = std::make_unique<Flow>();
     flow->flow.context = qp.context->handle();
@@ -192,6 +201,7 @@ int destroy_flow(ibv_flow* handle) {
   process.root().flow(flow->record).owner.compare_exchange_strong(word, 0);
   step("flow removed");
   tell(process.root());
+  if (flow->qp->context->feed != nullptr) flow->qp->context->feed->retire();
   flow->qp->steered.fetch_sub(1);
   flow->qp->context->objects.fetch_sub(1, std::memory_order_relaxed);
   delete flow;

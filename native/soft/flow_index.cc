@@ -14,6 +14,14 @@ bool stronger(const FlowRule& a, const FlowRule& b) {
   return std::tie(a.priority, a.order) < std::tie(b.priority, b.order);
 }
 
+/** What a rule without specs matches: where the frame came in. */
+bool came_in_at(const FlowRule& rule, const PacketFields& fields) {
+  const PacketFields& value = rule.match.value;
+  const PacketFields& mask = rule.match.mask;
+  return (fields.net & mask.net) == value.net &&
+         (fields.interface & mask.interface) == value.interface;
+}
+
 bool is_drop(const std::vector<const FlowRule*>& run) {
   return std::any_of(run.begin(), run.end(), [](const FlowRule* rule) { return rule->drop; });
 }
@@ -171,11 +179,14 @@ void FlowIndex::match(const PacketFields& fields, bool multicast, Result* result
     run.clear();
     const uint16_t priority = defaults_[d].priority;
     for (; d < defaults_.size() && defaults_[d].priority == priority; ++d) {
+      if (!came_in_at(defaults_[d], fields)) continue;
       if (multicast || defaults_[d].kind == FlowKind::kAllDefault) run.push_back(&defaults_[d]);
     }
     if (!run.empty()) goes_on = award(run, result);
   }
-  for (const FlowRule& sniffer : sniffers_) result->winners.push_back(&sniffer);
+  for (const FlowRule& sniffer : sniffers_) {
+    if (came_in_at(sniffer, fields)) result->winners.push_back(&sniffer);
+  }
 }
 
 }  // namespace millrace::soft

@@ -26,7 +26,7 @@
 namespace millrace::soft {
 
 inline constexpr uint32_t kLayoutMajor = 1;
-inline constexpr uint32_t kLayoutMinor = 1;
+inline constexpr uint32_t kLayoutMinor = 2;
 inline constexpr uint64_t kRootMagic = 0x314F4F52524C494Dull;     // "MILRROO1"
 inline constexpr uint64_t kRingMagic = 0x31474E49524C494Dull;     // "MILRING1"
 inline constexpr uint64_t kProcessMagic = 0x31434F52504C494Dull;  // "MILPROC1"
@@ -202,7 +202,7 @@ struct FlowRecord {
   FlowMatch match;
 };
 static_assert(offsetof(FlowRecord, match) == 96);
-static_assert(sizeof(FlowRecord) == 448);
+static_assert(sizeof(FlowRecord) == 464);
 
 /** How a RAW_PACKET QP with receive side scaling spreads frames; `owner` as above. */
 struct SpreadRecord {

@@ -58,8 +58,12 @@ static_assert(sizeof(HeaderFields) == 88);
 struct PacketFields {
   HeaderFields outer;
   HeaderFields inner;  ///< inside a tunnel (VXLAN, GRE)
+  /** Where the frame came in, host order: inode of the network namespace and index of the interface
+   * of an attached port (feed.h). 0: it was sent by a QP of the fabric. Not read from the frame. */
+  uint32_t net;
+  uint32_t interface;
 
-  static constexpr size_t kWords = 22;
+  static constexpr size_t kWords = 23;
 };
 static_assert(sizeof(PacketFields) == PacketFields::kWords * 8);
 static_assert(std::has_unique_object_representations_v<PacketFields>);

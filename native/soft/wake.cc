@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "soft/device.h"
+#include "soft/feed.h"
 #include "soft/initiator.h"
 #include "soft/process.h"
 
@@ -100,6 +101,7 @@ void serve(Context& context, const Woken& woken) {
   if (woken.work) context.wake.drain();
   if (woken.time) context.alarm.drain();
   if (woken.presence) context.process->check_deaths();
+  if (woken.frames && context.feed != nullptr) context.feed->pump(kFeedBatch);
   progress(context);
 }
 

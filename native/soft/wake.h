@@ -89,6 +89,7 @@ struct Woken {
   bool work = false;      ///< Context::wake
   bool time = false;      ///< Context::alarm
   bool presence = false;  ///< somebody may have died
+  bool frames = false;    ///< Context::feed
 };
 
 /**

@@ -44,6 +44,9 @@ class DeviceList {
   int error_ = 0;
 };
 
+/** Before the name of a network interface. */
+constexpr std::string_view kAttached = "soft@";
+
 bool names_soft(std::string_view name) {
   return name.size() >= 4 && name.substr(0, 4) == "soft" &&
          name.find_first_not_of("0123456789", 4) == std::string_view::npos;
@@ -154,6 +157,12 @@ base::Result<ibv_context*> open_device(std::string_view name, std::string* note)
   if (note != nullptr) note->clear();
   if (name.empty()) name = "soft";
   if (names_soft(name)) return open_soft(name);
+  if (name.starts_with(kAttached)) {
+    const std::string interface(name.substr(kAttached.size()));
+    ibv_context* const context = soft::open_attached(interface.c_str());
+    if (context == nullptr) return soft::last_error();
+    return context;
+  }
   if (name != "auto") return open_named(name);
   std::string reasons;
   if (ibv_context* const context = open_best(&reasons)) return context;

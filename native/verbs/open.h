@@ -14,6 +14,8 @@ namespace millrace::verbs {
  * Opens a device by name:
  * - "soft" (or "soft0", "soft1", ...) is the software device; the system's library is not even
  *   loaded for it;
+ * - "soft@" and the name of a network interface is the software device with an Ethernet port that
+ * this interface feeds ("soft@*": all of them);
  * - "auto" takes the first device of the system that lanes can be made on now (an active port, RC
  *   with shared receive queues or XRC), else the software device, and says in `note` what was
  *   missing;

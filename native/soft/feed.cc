@@ -1,0 +1,382 @@
+#include "soft/feed.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "soft/cq.h"
+#include "soft/datagram.h"
+#include "soft/device.h"
+#include "soft/error.h"
+#include "soft/qp.h"
+
+namespace millrace::soft {
+namespace {
+
+constexpr const char* kWhat = "attach a port to a network interface";
+
+/** Frames of an ordinary MTU with the headers around them; larger ones are read one by one. */
+constexpr uint32_t kSlotBytes = 2048;
+constexpr uint32_t kSlots = 8192;
+constexpr uint32_t kBlockBytes = 64 * 1024;
+/** For the frames that are larger than a slot. */
+constexpr int kLargeBytes = 4 << 20;
+/** The largest that comes in one piece: a GSO packet with its headers. */
+constexpr uint32_t kLargestPacket = 65536 + 256;
+constexpr uint32_t kTagBytes = 4;
+
+/** struct virtio_net_hdr; the kernel's own header is none for C++. */
+struct NetHeader {
+  uint8_t flags;
+  uint8_t segmented;
+  uint16_t header_bytes;
+  uint16_t segment_bytes;
+  uint16_t checksum_start;
+  uint16_t checksum_offset;
+};
+static_assert(sizeof(NetHeader) == 10);
+constexpr uint8_t kNeedsChecksum = 1;  ///< VIRTIO_NET_HDR_F_NEEDS_CSUM
+constexpr uint8_t kNotSegmented = 0;   ///< VIRTIO_NET_HDR_GSO_NONE
+constexpr uint8_t kUdpSegmented = 5;   ///< VIRTIO_NET_HDR_GSO_UDP_L4
+
+base::Status os_error(const char* step) {
+  const int error = errno;
+  return base::Status::error(error, kWhat, base::format("%s: %s", step, strerror(error)));
+}
+
+template <class T>
+bool set(int fd, int level, int name, const T& value) {
+  return setsockopt(fd, level, name, &value, sizeof(value)) == 0;
+}
+
+}  // namespace
+
+/** What is known of a frame beside its bytes. */
+struct Feed::Frame {
+  uint32_t interface = 0;
+  bool outgoing = false;
+  bool checked = false;  ///< its checksums are right, or nobody computed them (the sender is local)
+  NetHeader net = {};
+};
+
+base::Result<std::unique_ptr<Feed>> Feed::open(Context& context, const std::string& interface) {
+  std::unique_ptr<Feed> feed(new Feed(context));
+  base::Status status = feed->open_socket(interface);
+  if (status.ok()) status = feed->make_source();
+  if (!status.ok()) return status;
+  return feed;
+}
+
+Feed::~Feed() {
+  if (source_ != nullptr) {
+    (void)destroy_qp(source_->handle());
+    (void)destroy_cq(cq_);
+    (void)dealloc_pd(&pd_->pd);
+  }
+}
+
+base::Status Feed::open_socket(const std::string& interface) {
+  if (!may_use_raw_frames()) {
+    return base::Status::error(EPERM, kWhat,
+                               "this process has no CAP_NET_RAW, which packet sockets need");
+  }
+  if (interface != "*") {
+    interface_ = if_nametoindex(interface.c_str());
+    if (interface_ == 0) {
+      return base::Status::error(
+          ENODEV, kWhat, base::format("there is no network interface \"%s\"", interface.c_str()));
+    }
+  }
+  struct stat net = {};
+  if (stat("/proc/thread-self/ns/net", &net) == 0) net_ = static_cast<uint32_t>(net.st_ino);
+  // Without a protocol nothing comes in before everything is set.
+  socket_ = base::Fd(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket_.valid()) return os_error("socket");
+  const int fd = socket_.get();
+  if (base::Status status = attach(filter_); !status.ok()) return status;
+  const int version = TPACKET_V2, on = 1;
+  if (!set(fd, SOL_PACKET, PACKET_VERSION, version)) return os_error("PACKET_VERSION");
+  if (!set(fd, SOL_PACKET, PACKET_VNET_HDR, on)) return os_error("PACKET_VNET_HDR");
+  // What a slot is too small for is put into the socket's own queue as well.
+  if (!set(fd, SOL_PACKET, PACKET_COPY_THRESH, on)) return os_error("PACKET_COPY_THRESH");
+  if (!set(fd, SOL_SOCKET, SO_RCVBUFFORCE, kLargeBytes))
+    (void)set(fd, SOL_SOCKET, SO_RCVBUF, kLargeBytes);
+  tpacket_req ring = {};
+  ring.tp_block_size = kBlockBytes;
+  ring.tp_frame_size = kSlotBytes;
+  ring.tp_frame_nr = kSlots;
+  ring.tp_block_nr = kSlots / (kBlockBytes / kSlotBytes);
+  if (!set(fd, SOL_PACKET, PACKET_RX_RING, ring)) return os_error("PACKET_RX_RING");
+  const size_t bytes = size_t{kSlots} * kSlotBytes;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return os_error("map the ring");
+  ring_ = base::Mapping(memory, bytes);
+  large_.resize(kLargestPacket);
+  sockaddr_ll address = {};
+  address.sll_family = AF_PACKET;
+  address.sll_protocol = htons(ETH_P_ALL);
+  address.sll_ifindex = static_cast<int>(interface_);
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+    return os_error("bind");
+  return base::Status::success();
+}
+
+base::Status Feed::attach(const CoarseFilter& filter) {
+  std::vector<sock_filter> program = filter.program();
+  sock_fprog value = {static_cast<unsigned short>(program.size()), program.data()};
+  // One step for the kernel: a frame meets the old program or the new one.
+  if (!set(socket_.get(), SOL_SOCKET, SO_ATTACH_FILTER, value)) return os_error("SO_ATTACH_FILTER");
+  return base::Status::success();
+}
+
+void Feed::bind(FlowMatch* match) const {
+  match->value.net = net_;
+  if (interface_ != 0) {
+    match->value.interface = interface_;
+    match->mask.interface = ~0u;
+  }
+}
+
+namespace {
+
+bool widen(CoarseFilter* filter, const FlowRule& rule) {
+  if (rule.kind == FlowKind::kSniffer) filter->add_outgoing();
+  return rule.kind == FlowKind::kNormal ? filter->add(rule.match) : filter->add_all();
+}
+
+}  // namespace
+
+base::Status Feed::admit(const FlowRule& rule) {
+  std::lock_guard guard(filter_lock_);
+  return widen(&filter_, rule) || rule.kind == FlowKind::kSniffer ? attach(filter_)
+                                                                  : base::Status::success();
+}
+
+bool Feed::own(uint32_t qpn) const { return std::binary_search(own_.begin(), own_.end(), qpn); }
+
+/** Reads the rules if they have changed. Needs pumping_. */
+void Feed::follow_rules() {
+  const bool stale = stale_.exchange(false, std::memory_order_acquire);
+  std::shared_ptr<const FlowTable> rules = flow_table(*context_.process, rules_);
+  if (rules == rules_ && !stale) return;
+  rules_ = std::move(rules);
+  {
+    std::lock_guard guard(context_.qps_lock);
+    own_.clear();
+    for (const Qp* qp : context_.qps) own_.push_back(qp->number);
+  }
+  std::sort(own_.begin(), own_.end());
+  if (!stale) return;
+  std::lock_guard guard(filter_lock_);
+  CoarseFilter narrower;
+  rules_->ports[context_.device].each([&](const FlowRule& rule) {
+    if (own(rule.qpn)) widen(&narrower, rule);
+  });
+  filter_ = std::move(narrower);
+  (void)attach(filter_);  // if the kernel has no memory the wider one stays, which is right as well
+}
+
+base::Status Feed::make_source() {
+  ibv_pd* pd = alloc_pd(context_.handle());
+  cq_ = pd != nullptr ? create_cq(context_.handle(), 1, nullptr, nullptr, 0) : nullptr;
+  ibv_qp_init_attr attr = {};
+  attr.qp_type = IBV_QPT_RAW_PACKET;
+  attr.send_cq = attr.recv_cq = cq_;
+  ibv_qp* qp = cq_ != nullptr ? create_qp(pd, &attr) : nullptr;
+  if (qp == nullptr) {
+    const base::Status failure = last_remembered();
+    if (cq_ != nullptr) (void)destroy_cq(cq_);
+    if (pd != nullptr) (void)dealloc_pd(pd);
+    return failure;
+  }
+  pd_ = &Pd::of(pd);
+  source_ = &Qp::of(qp);
+  return base::Status::success();
+}
+
+uint32_t Feed::pump(uint32_t limit) {
+  const auto status_of = [this] {
+    auto* header = reinterpret_cast<tpacket2_hdr*>(ring_.data() + size_t{next_} * kSlotBytes);
+    return std::atomic_ref<__u32>(header->tp_status);
+  };
+  // Acquire and release: the slot is the kernel's, then ours, then the kernel's again.
+  if ((status_of().load(std::memory_order_acquire) & TP_STATUS_USER) == 0 &&
+      !stale_.load(std::memory_order_relaxed))
+    return 0;
+  if (!pumping_.try_lock()) return 0;
+  std::lock_guard guard(pumping_, std::adopt_lock);
+  follow_rules();
+  std::lock_guard source(source_->lock);
+  uint32_t taken = 0;
+  for (; taken < limit; ++taken) {
+    if ((status_of().load(std::memory_order_acquire) & TP_STATUS_USER) == 0) break;
+    take(reinterpret_cast<uint8_t*>(ring_.data()) + size_t{next_} * kSlotBytes);
+    status_of().store(TP_STATUS_KERNEL, std::memory_order_release);
+    next_ = next_ + 1 == kSlots ? 0 : next_ + 1;
+  }
+  if (taken != 0) tell_receivers(*source_);
+  return taken;
+}
+
+/** One slot: its frame, with everything that the kernel keeps beside it put back. */
+void Feed::take(uint8_t* slot) {
+  tpacket2_hdr header;
+  memcpy(&header, slot, sizeof(header));
+  sockaddr_ll from;
+  memcpy(&from, slot + TPACKET_ALIGN(sizeof(header)), sizeof(from));
+  ++counts_.frames;
+  Frame about;
+  about.interface = static_cast<uint32_t>(from.sll_ifindex);
+  about.outgoing = from.sll_pkttype == PACKET_OUTGOING;
+  about.checked = (header.tp_status & (TP_STATUS_CSUMNOTREADY | TP_STATUS_CSUM_VALID)) != 0;
+  uint8_t* frame = slot + header.tp_mac;
+  uint32_t bytes = header.tp_snaplen;
+  memcpy(&about.net, frame - sizeof(about.net), sizeof(about.net));
+  if ((header.tp_status & TP_STATUS_COPY) != 0) {
+    // Behind room for a tag.
+    uint8_t* const start = large_.data() + kTagBytes;
+    const ssize_t got = recv(socket_.get(), start, large_.size() - kTagBytes, 0);
+    if (got < static_cast<ssize_t>(sizeof(about.net) + kMinFrame)) {
+      ++counts_.cut_off;
+      return;
+    }
+    memcpy(&about.net, start, sizeof(about.net));
+    frame = start + sizeof(about.net);
+    bytes = static_cast<uint32_t>(got) - static_cast<uint32_t>(sizeof(about.net));
+  } else if (header.tp_snaplen < header.tp_len) {
+    ++counts_.cut_off;
+    return;
+  }
+  // The loopback interface shows a packet twice; elsewhere what leaves is for sniffers alone.
+  if (about.outgoing && from.sll_hatype == ARPHRD_LOOPBACK) return;
+  if ((header.tp_status & TP_STATUS_VLAN_VALID) != 0 && bytes >= kMinFrame) {
+    // Where the header of virtio was, or was left room.
+    frame -= kTagBytes;
+    memmove(frame, frame + kTagBytes, 12);
+    const uint16_t type = (header.tp_status & TP_STATUS_VLAN_TPID_VALID) != 0
+                              ? header.tp_vlan_tpid
+                              : uint16_t{ETH_P_8021Q};
+    const uint16_t tag[2] = {htons(type), htons(header.tp_vlan_tci)};
+    memcpy(frame + 12, tag, sizeof(tag));
+    bytes += kTagBytes;
+  }
+  whole(frame, bytes, about);
+}
+
+/** A packet as its sender handed it over: one frame, or many that nobody has cut yet. */
+void Feed::whole(uint8_t* frame, uint32_t bytes, const Frame& about) {
+  if (about.net.segmented != kNotSegmented) return segments(frame, bytes, about);
+  if (bytes < kMinFrame || bytes > kMaxFrame) {
+    ++counts_.oversized;
+    return;
+  }
+  arrive(frame, bytes, about);
+}
+
+/** UDP that the sender's system would have cut on its way: cut here. Others (TCP) are not. */
+void Feed::segments(uint8_t* frame, uint32_t bytes, const Frame& about) {
+  PacketFields fields;
+  PacketLayout layout;
+  parse_frame(frame, bytes, &fields, &layout);
+  const uint32_t each = about.net.segment_bytes;
+  const bool udp = (fields.outer.layers & kLayerUdp) != 0 && layout.l4 != 0;
+  constexpr uint32_t kUdpBytes = 8;
+  if (about.net.segmented != kUdpSegmented || !udp || each == 0 ||
+      layout.l4 + kUdpBytes + each > kMaxFrame) {
+    ++counts_.oversized;
+    return;
+  }
+  uint8_t piece[kMaxFrame];
+  const uint32_t headers = layout.l4 + kUdpBytes;
+  const uint8_t* payload = frame + headers;
+  uint32_t left = layout.l4_bytes - kUdpBytes;
+  const auto put = [&](uint32_t at, uint32_t value) {
+    const uint16_t big = htons(static_cast<uint16_t>(value));
+    memcpy(piece + at, &big, sizeof(big));
+  };
+  while (left > 0) {
+    const uint32_t n = std::min(left, each);
+    memcpy(piece, frame, headers);
+    memcpy(piece + headers, payload, n);
+    const bool v4 = (fields.outer.layers & kLayerIpv4) != 0;
+    const uint32_t l4_bytes = kUdpBytes + n;
+    put(layout.ip + (v4 ? 2 : 4),
+        v4 ? layout.ip_header + l4_bytes : layout.l4 - layout.ip - 40 + l4_bytes);
+    put(layout.l4 + 4, l4_bytes);
+    arrive(piece, headers + n, about);
+    payload += n;
+    left -= n;
+  }
+}
+
+/** A frame at the port: matched, counted, delivered to those of the winners that are ours. */
+void Feed::arrive(uint8_t* frame, uint32_t bytes, const Frame& about) {
+  PacketFields fields;
+  PacketLayout layout;
+  parse_frame(frame, bytes, &fields, &layout);
+  fields.net = net_;
+  fields.interface = about.interface;
+  const uint32_t device = context_.device;
+  Process& process = *context_.process;
+  rules_->ports[device].match(fields, is_multicast_frame(frame), &matched_);
+  if (about.outgoing) {
+    std::erase_if(matched_.winners,
+                  [](const FlowRule* rule) { return rule->kind != FlowKind::kSniffer; });
+  } else if (const FlowRule* rule = matched_.dropped_by) {
+    if (own(rule->qpn)) count_frame(process, *rule, bytes);
+  } else if (matched_.winners.empty()) {
+    // Fragments have no ports to match (VERBS 3).
+    ++(layout.fragment ? counts_.fragments : counts_.unmatched);
+    return;
+  }
+  const bool right = about.checked || (about.net.flags & kNeedsChecksum) != 0 ||
+                     about.net.segmented != kNotSegmented;
+  ibv_send_wr wr = {};
+  wr.opcode = IBV_WR_SEND;
+  const Segment segment = {reinterpret_cast<std::byte*>(frame), bytes};
+  Datagram datagram;
+  datagram.wr = &wr;
+  datagram.op = operation_of(wr.opcode);
+  datagram.segments = &segment;
+  datagram.count = 1;
+  datagram.total = bytes;
+  // What was cut off has no checksums that could be right.
+  const uint8_t plain =
+      layout.l4 != 0 && (right || checksums_are_ok(frame, fields, layout)) ? IBV_WC_IP_CSUM_OK : 0;
+  for (const FlowRule* rule : matched_.winners) {
+    if (!own(rule->qpn)) continue;
+    count_frame(process, *rule, bytes);
+    datagram.flags = static_cast<uint8_t>(plain | (rule->tagged ? kEntryTagged : 0));
+    datagram.tag = rule->tag;
+    const Outcome out = deliver(*source_, datagram, rule->qpn, device);
+    if (out.status != IBV_WC_SUCCESS) ++counts_.failed;
+  }
+}
+
+FeedCounters Feed::counters() {
+  std::lock_guard guard(pumping_);
+  tpacket_stats stats = {};
+  socklen_t size = sizeof(stats);
+  // Reading them sets them to zero.
+  if (getsockopt(socket_.get(), SOL_PACKET, PACKET_STATISTICS, &stats, &size) == 0)
+    counts_.ring_drops += stats.tp_drops;
+  return counts_;
+}
+
+base::Result<FeedCounters> feed_counters(ibv_context* context) {
+  const std::unique_ptr<Feed>& feed = Context::of(context).feed;
+  if (feed == nullptr) return base::Status::error(ENODEV, kWhat, "the port is not attached to one");
+  return feed->counters();
+}
+
+}  // namespace millrace::soft

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "base/spinlock.h"
+#include "base/status.h"
+#include "soft/coarse_filter.h"
+#include "soft/flow.h"
+#include "soft/provider.h"
+
+namespace millrace::soft {
+
+/** Frames that a poll which finds nothing takes from the interface: post as many receives at least.
+ */
+inline constexpr uint32_t kFeedBatch = 64;
+
+struct Context;
+struct Pd;
+struct Qp;
+
+/**
+ * A port that a network interface feeds. Each context that is attached has a packet socket of its
+ * own and takes from it what its own QPs' rules match: no process feeds another one, and none has
+ * to be there for another. Who wins is decided by the rules of all processes (flow_table()), so a
+ * stronger rule of another process takes a frame away from ours, as on one adapter.
+ *
+ * The socket's ring is TPACKET_V2: a frame is there as soon as it came. A kernel filter, coarse and
+ * attached anew in one step, keeps out what no rule can match. Frames stay in the ring until
+ * somebody polls a CQ of the context or waits for its events.
+ */
+class Feed {
+ public:
+  /**
+   * Opens the socket. `interface`: a name, or `*` for all of them. ENODEV: there is no such
+   * interface; EPERM: no CAP_NET_RAW; ENOMEM: no room for the ring.
+   */
+  static base::Result<std::unique_ptr<Feed>> open(Context& context, const std::string& interface);
+  ~Feed();
+  Feed(const Feed&) = delete;
+
+  /** Readable while a frame is in the ring. */
+  int fd() const { return socket_.get(); }
+
+  /** The match of a rule of this context: it is for what comes in here. */
+  void bind(FlowMatch* match) const;
+  /** Before a rule of this context is announced: lets its frames through from now on. */
+  base::Status admit(const FlowRule& rule);
+  /** A rule of this context has gone; the filter follows with the next frames. */
+  void retire() { stale_.store(true, std::memory_order_release); }
+
+  /** Delivers at most `limit` frames to the context's QPs. Needs no lock; one thread at a time, the
+   * others find nothing. @return how many were taken out of the ring. */
+  uint32_t pump(uint32_t limit);
+
+  FeedCounters counters();
+  /** Objects of the context that it made for itself. */
+  static constexpr uint32_t kObjects = 3;
+
+ private:
+  struct Frame;
+  explicit Feed(Context& context) : context_(context) {}
+
+  base::Status open_socket(const std::string& interface);
+  base::Status attach(const CoarseFilter& filter);
+  base::Status make_source();
+  void follow_rules();
+  void take(uint8_t* slot);
+  void whole(uint8_t* frame, uint32_t bytes, const Frame& about);
+  void segments(uint8_t* frame, uint32_t bytes, const Frame& about);
+  void arrive(uint8_t* frame, uint32_t bytes, const Frame& about);
+  bool own(uint32_t qpn) const;
+
+  Context& context_;
+  uint32_t net_ = 0;        ///< inode of the network namespace
+  uint32_t interface_ = 0;  ///< 0: any
+  base::Fd socket_;
+  base::Mapping ring_;
+
+  std::mutex filter_lock_;  ///< inside Process::objects()
+  CoarseFilter filter_;     ///< needs filter_lock_
+  std::atomic<bool> stale_{false};
+
+  base::Spinlock pumping_;
+  // Needs pumping_.
+  uint32_t next_ = 0;  ///< slot that the kernel fills next
+  Pd* pd_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+  Qp* source_ = nullptr;  ///< in whose name frames are delivered
+  std::shared_ptr<const FlowTable> rules_;
+  std::vector<uint32_t> own_;  ///< sorted numbers of the context's QPs
+  FlowIndex::Result matched_;
+  std::vector<uint8_t> large_;  ///< frames that a slot was too small for, and segments
+  FeedCounters counts_;
+};
+
+}  // namespace millrace::soft
