@@ -41,7 +41,7 @@ struct Growth {
   static void done(napi_env env, napi_status, void* data) {
     const std::unique_ptr<Growth> self(static_cast<Growth*>(data));
     napi_delete_async_work(env, self->work);
-    OpenMember* const open = self->environment->find(self->handle);
+    OpenMember* const open = self->environment->find<OpenMember>(self->handle);
     Pool* const pool = open == nullptr ? nullptr : open->lending.open_pool();
     if (pool != nullptr) pool->planned_done();
     // Without room for a spare one goes on without; a loan that finds nothing says why.

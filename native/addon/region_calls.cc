@@ -103,7 +103,7 @@ Napi::Value close_region(const Napi::CallbackInfo& info) {
       static_cast<int32_t>(arguments.integer(1, "region", 0, std::numeric_limits<int32_t>::max()));
   if (!arguments.ok()) return {};
   // A closed member has closed its regions.
-  if (OpenMember* member = arguments.environment().find(handle))
+  if (OpenMember* member = arguments.environment().find<OpenMember>(handle))
     member->regions.close(info.Env(), number);
   return info.Env().Undefined();
 }

@@ -21,6 +21,7 @@ import {
   SEND_STRIDE,
 } from '../../src/native/binding.js';
 import { noLending } from './no-lending.js';
+import { noPorts } from './no-ports.js';
 import { noRegions } from './no-regions.js';
 import type { Life } from './world.js';
 
@@ -263,6 +264,7 @@ export class FakeFabric {
         };
       },
       ...noRegions,
+      ...noPorts,
       lockPresence: () => 1,
       isPresent: () => true,
       unlockPresence() {},

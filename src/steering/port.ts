@@ -1,0 +1,203 @@
+import { type Native, type NativePortCounters, PORT_ROW, PORT_STRIDE } from '../native/binding.js';
+import { compile } from './compile.js';
+import { Datagram } from './datagram.js';
+import type { Datagrams } from './datagrams.js';
+import type { FlowCounters } from './flow-table.js';
+import { type Rule, receiver } from './rule.js';
+
+const CHUNK_BYTES = 64 * 1024;
+/** The longest frame: a poll stops where less room is left. */
+const LARGEST = 9216;
+const ROWS = 512;
+/** A turn delivers for about this long, or so many datagrams; then the event loop has its turn. */
+const TURN_MS = 1;
+const TURN_DATAGRAMS = 4096;
+
+interface Queue {
+  readonly number: number;
+  /** Who gets what comes in; undefined for rules that drop or count. */
+  readonly stream: Datagrams | undefined;
+  flows: number;
+  /** Of the rules that can carry no tag: default ones and sniffers. The first counts. */
+  readonly untagged: PortFlow[];
+}
+
+/** A rule in a port. */
+export interface PortFlow {
+  readonly rule: Rule;
+  readonly flow: number;
+  readonly tag: number;
+  readonly queue: Queue;
+  /** Datagrams that were handed on. */
+  taken: number;
+  drops: number;
+}
+
+/**
+ * The Ethernet port of one network interface: a queue pair for each receiver of rules, and a flow for each rule. What comes
+ * in is taken out in batches, copied once into memory of its own, and handed to the streams.
+ */
+export class Port {
+  readonly #native: Native;
+  readonly #handle: number;
+  readonly #queues = new Map<string, Queue>();
+  readonly #byNumber: (Queue | undefined)[] = [];
+  readonly #byTag = new Map<number, PortFlow>();
+  readonly #rows = new Int32Array(ROWS * PORT_STRIDE);
+  #chunk = fresh();
+  #at = 0;
+  #nextTag = 1;
+  #turn: NodeJS.Immediate | undefined;
+  /** The last poll found nothing: whatever was counted and not taken is lost. */
+  #empty = true;
+  #held = false;
+  #closed = false;
+
+  /** @throws NativeError */
+  constructor(native: Native, device: string, networkInterface: string) {
+    this.#native = native;
+    this.#handle = native.openPort({ device, interface: networkInterface });
+    native.watch(this.#handle, () => this.#wake());
+    this.#sleep();
+  }
+
+  get flows(): number {
+    return [...this.#queues.values()].reduce((sum, { flows }) => sum + flows, 0);
+  }
+
+  /** @throws NativeError; then nothing was made */
+  create(rule: Rule, attr: Uint8Array, stream: Datagrams | undefined): PortFlow {
+    const key = receiver(rule);
+    let queue = this.#queues.get(key);
+    if (queue === undefined) {
+      queue = { number: this.#native.openQueue(this.#handle), stream, flows: 0, untagged: [] };
+      this.#queues.set(key, queue);
+      this.#byNumber[queue.number] = queue;
+    }
+    const tag = rule.type === 'normal' ? this.#nextTag++ : 0;
+    const bytes = tag === 0 ? attr : compile({ ...rule, tag });
+    let number: number;
+    try {
+      number = this.#native.createFlow(this.#handle, queue.number, bytes);
+    } catch (error) {
+      this.#forget(key, queue);
+      throw error;
+    }
+    const flow: PortFlow = { rule, flow: number, tag, queue, taken: 0, drops: 0 };
+    queue.flows++;
+    if (tag === 0) queue.untagged.push(flow);
+    else this.#byTag.set(tag, flow);
+    return flow;
+  }
+
+  destroy(flow: PortFlow): void {
+    const { queue } = flow;
+    this.#native.destroyFlow(this.#handle, flow.flow);
+    queue.flows--;
+    if (flow.tag !== 0) this.#byTag.delete(flow.tag);
+    else queue.untagged.splice(queue.untagged.indexOf(flow), 1);
+    this.#forget(receiver(flow.rule), queue);
+  }
+
+  read(flow: PortFlow): FlowCounters {
+    const { packets, bytes } = this.#native.readFlow(this.#handle, flow.flow);
+    if (this.#empty && flow.queue.stream !== undefined && flow.rule.type === 'normal')
+      flow.drops = Math.max(flow.drops, packets - flow.taken);
+    return { packets, bytes, drops: flow.drops };
+  }
+
+  counters(): NativePortCounters {
+    return this.#native.portCounters(this.#handle);
+  }
+
+  /** Whether the port holds the event loop. */
+  hold(on: boolean): void {
+    if (this.#held === on || this.#closed) return;
+    this.#held = on;
+    this.#native.ref(this.#handle, on);
+    if (this.#turn !== undefined) on ? this.#turn.ref() : this.#turn.unref();
+  }
+
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    if (this.#turn !== undefined) clearImmediate(this.#turn);
+    this.#native.close(this.#handle);
+  }
+
+  #forget(key: string, queue: Queue): void {
+    if (queue.flows > 0) return;
+    this.#native.closeQueue(this.#handle, queue.number);
+    this.#queues.delete(key);
+    this.#byNumber[queue.number] = undefined;
+  }
+
+  #wake(): void {
+    if (this.#turn !== undefined || this.#closed) return;
+    this.#native.sleep(this.#handle, false);
+    this.#run();
+  }
+
+  #run(): void {
+    this.#turn = undefined;
+    const end = performance.now() + TURN_MS;
+    for (let taken = 0; taken < TURN_DATAGRAMS && performance.now() < end; ) {
+      const rows = this.#poll();
+      if (this.#closed) return;
+      taken += rows;
+      if (rows !== 0) continue;
+      this.#sleep();
+      return;
+    }
+    this.#turn = setImmediate(() => this.#run());
+    if (!this.#held) this.#turn.unref();
+  }
+
+  /** Arms, and sleeps on the descriptor: it stays readable while frames wait. */
+  #sleep(): void {
+    this.#native.armPort(this.#handle);
+    this.#native.sleep(this.#handle, true);
+  }
+
+  /** Takes and hands on what is there. @returns how many */
+  #poll(): number {
+    if (this.#chunk.length - this.#at < LARGEST) {
+      this.#chunk = fresh();
+      this.#at = 0;
+    }
+    const rows = this.#rows;
+    const chunk = this.#chunk;
+    const count = this.#native.pollPort(this.#handle, chunk, this.#at, rows);
+    this.#empty = count === 0;
+    if (count === 0) return 0;
+    const time = performance.timeOrigin + performance.now();
+    const last = (count - 1) * PORT_STRIDE;
+    this.#at = (rows[last + PORT_ROW.FRAME]! + rows[last + PORT_ROW.FRAME_LENGTH]! + 7) & ~7;
+    for (let at = 0; at <= last; at += PORT_STRIDE) {
+      const queue = this.#byNumber[rows[at + PORT_ROW.QUEUE]!];
+      const tag = rows[at + PORT_ROW.TAG]!;
+      const flow = tag === 0 ? queue?.untagged[0] : this.#byTag.get(tag);
+      // Of a rule that has gone meanwhile.
+      if (queue === undefined || flow === undefined) continue;
+      flow.taken++;
+      const { stream } = queue;
+      if (stream === undefined || !stream.observed) continue;
+      stream.deliver(
+        new Datagram(
+          new Uint8Array(chunk.buffer, rows[at + PORT_ROW.OFFSET], rows[at + PORT_ROW.LENGTH]),
+          flow.rule.name,
+          rows[at + PORT_ROW.PORTS]!,
+          time,
+          rows[at + PORT_ROW.FRAME]!,
+          rows[at + PORT_ROW.FRAME_LENGTH]!,
+          rows[at + PORT_ROW.NETWORK]!,
+        ),
+      );
+      if (this.#closed) return count;
+    }
+    return count;
+  }
+}
+
+/** Memory that nothing else is in. */
+const fresh = (): Uint8Array<ArrayBuffer> => Buffer.allocUnsafeSlow(CHUNK_BYTES);
