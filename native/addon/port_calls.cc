@@ -183,6 +183,7 @@ Napi::Value port_counters(const Napi::CallbackInfo& info) {
   set("cutOff", counters.cut_off);
   set("failed", counters.failed + open->steering->failed());
   set("malformed", open->malformed);
+  result.Set("unprivileged", counters.unprivileged);
   return result;
 }
 

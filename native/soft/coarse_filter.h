@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "soft/packet.h"
@@ -38,7 +39,7 @@ class CoarseFilter {
   /** Lets everything through: rules of other kinds. */
   bool add_all();
   /** Also frames that leave the interface (sniffers). */
-  void add_outgoing() { outgoing_ = true; }
+  bool add_outgoing() { return !std::exchange(outgoing_, true); }
 
   /** For SO_ATTACH_FILTER on a packet socket with SOCK_RAW; at most BPF_MAXINSNS instructions. */
   std::vector<sock_filter> program() const;

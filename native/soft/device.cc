@@ -187,19 +187,21 @@ ibv_context* open_attached(const char* interface) {
   if (handle == nullptr) return nullptr;
   Context& context = Context::of(handle);
   base::Result<std::unique_ptr<Feed>> feed = Feed::open(context, interface);
-  if (!feed.ok()) {
-    (void)close_device(handle);
-    return fail_null(feed.status());
+  base::Status status = feed.status();
+  if (feed.ok()) {
+    context.feed = feed.take();
+    status = context.feed->start();
   }
-  context.feed = feed.take();
-  return handle;
+  if (status.ok()) return handle;
+  (void)close_device(handle);
+  return fail_null(status);
 }
 
 int close_device(ibv_context* handle) {
   Context* context = &Context::of(handle);
   if (forked()) return fail(EPERM, "close the device", "this process was forked");
   // The feed's own are not the caller's.
-  const uint32_t own = context->feed != nullptr ? Feed::kObjects : 0;
+  const uint32_t own = context->feed != nullptr ? context->feed->objects() : 0;
   const uint32_t objects = context->objects.load() - own;
   if (objects != 0)
     return fail(EBUSY, "close the device",

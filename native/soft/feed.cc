@@ -71,8 +71,13 @@ struct Feed::Frame {
 
 base::Result<std::unique_ptr<Feed>> Feed::open(Context& context, const std::string& interface) {
   std::unique_ptr<Feed> feed(new Feed(context));
-  base::Status status = feed->open_socket(interface);
-  if (status.ok()) status = feed->make_source();
+  base::Status status = feed->find_interface(interface);
+  const bool raw = may_use_raw_frames();
+  base::Result<std::unique_ptr<UdpSockets>> sockets =
+      UdpSockets::create(raw ? UdpSockets::Use::kHeld : UdpSockets::Use::kRead);
+  if (!sockets.ok()) return sockets.status();
+  feed->sockets_ = sockets.take();
+  if (status.ok() && raw) status = feed->open_socket();
   if (!status.ok()) return status;
   return feed;
 }
@@ -85,11 +90,7 @@ Feed::~Feed() {
   }
 }
 
-base::Status Feed::open_socket(const std::string& interface) {
-  if (!may_use_raw_frames()) {
-    return base::Status::error(EPERM, kWhat,
-                               "this process has no CAP_NET_RAW, which packet sockets need");
-  }
+base::Status Feed::find_interface(const std::string& interface) {
   if (interface != "*") {
     interface_ = if_nametoindex(interface.c_str());
     if (interface_ == 0) {
@@ -99,6 +100,11 @@ base::Status Feed::open_socket(const std::string& interface) {
   }
   struct stat net = {};
   if (stat("/proc/thread-self/ns/net", &net) == 0) net_ = static_cast<uint32_t>(net.st_ino);
+  large_.resize(kLargestPacket);
+  return base::Status::success();
+}
+
+base::Status Feed::open_socket() {
   // Without a protocol nothing comes in before everything is set.
   socket_ = base::Fd(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket_.valid()) return os_error("socket");
@@ -121,7 +127,6 @@ base::Status Feed::open_socket(const std::string& interface) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return os_error("map the ring");
   ring_ = base::Mapping(memory, bytes);
-  large_.resize(kLargestPacket);
   sockaddr_ll address = {};
   address.sll_family = AF_PACKET;
   address.sll_protocol = htons(ETH_P_ALL);
@@ -150,16 +155,34 @@ void Feed::bind(FlowMatch* match) const {
 namespace {
 
 bool widen(CoarseFilter* filter, const FlowRule& rule) {
-  if (rule.kind == FlowKind::kSniffer) filter->add_outgoing();
-  return rule.kind == FlowKind::kNormal ? filter->add(rule.match) : filter->add_all();
+  if (rule.kind == FlowKind::kNormal) return filter->add(rule.match);
+  const bool outgoing = rule.kind == FlowKind::kSniffer && filter->add_outgoing();
+  return filter->add_all() || outgoing;
 }
 
 }  // namespace
 
 base::Status Feed::admit(const FlowRule& rule) {
-  std::lock_guard guard(filter_lock_);
-  return widen(&filter_, rule) || rule.kind == FlowKind::kSniffer ? attach(filter_)
-                                                                  : base::Status::success();
+  std::lock_guard guard(rules_lock_);
+  if (base::Status status = sockets_->add(rule); !status.ok()) return status;
+  const bool wider = widen(&filter_, rule);
+  if (wider && !unprivileged()) {
+    if (base::Status status = attach(filter_); !status.ok()) {
+      sockets_->remove(rule);
+      return status;
+    }
+  }
+  admitted_[rule.record] = rule;
+  return base::Status::success();
+}
+
+void Feed::retire(uint32_t record) {
+  std::lock_guard guard(rules_lock_);
+  const auto found = admitted_.find(record);
+  if (found == admitted_.end()) return;
+  sockets_->remove(found->second);
+  admitted_.erase(found);
+  stale_.store(true, std::memory_order_release);
 }
 
 bool Feed::own(uint32_t qpn) const { return std::binary_search(own_.begin(), own_.end(), qpn); }
@@ -177,16 +200,15 @@ void Feed::follow_rules() {
   }
   std::sort(own_.begin(), own_.end());
   if (!stale) return;
-  std::lock_guard guard(filter_lock_);
+  std::lock_guard guard(rules_lock_);
   CoarseFilter narrower;
-  rules_->ports[context_.device].each([&](const FlowRule& rule) {
-    if (own(rule.qpn)) widen(&narrower, rule);
-  });
+  for (const auto& [record, rule] : admitted_) widen(&narrower, rule);
   filter_ = std::move(narrower);
-  (void)attach(filter_);  // if the kernel has no memory the wider one stays, which is right as well
+  // If the kernel has no memory the wider one stays, which is right as well.
+  if (!unprivileged()) (void)attach(filter_);
 }
 
-base::Status Feed::make_source() {
+base::Status Feed::start() {
   ibv_pd* pd = alloc_pd(context_.handle());
   cq_ = pd != nullptr ? create_cq(context_.handle(), 1, nullptr, nullptr, 0) : nullptr;
   ibv_qp_init_attr attr = {};
@@ -205,26 +227,41 @@ base::Status Feed::make_source() {
 }
 
 uint32_t Feed::pump(uint32_t limit) {
-  const auto status_of = [this] {
-    auto* header = reinterpret_cast<tpacket2_hdr*>(ring_.data() + size_t{next_} * kSlotBytes);
-    return std::atomic_ref<__u32>(header->tp_status);
-  };
-  // Acquire and release: the slot is the kernel's, then ours, then the kernel's again.
-  if ((status_of().load(std::memory_order_acquire) & TP_STATUS_USER) == 0 &&
-      !stale_.load(std::memory_order_relaxed))
-    return 0;
   if (!pumping_.try_lock()) return 0;
   std::lock_guard guard(pumping_, std::adopt_lock);
   follow_rules();
   std::lock_guard source(source_->lock);
+  const uint32_t taken = unprivileged() ? read_sockets(limit) : read_ring(limit);
+  if (taken != 0) tell_receivers(*source_);
+  return taken;
+}
+
+uint32_t Feed::read_ring(uint32_t limit) {
   uint32_t taken = 0;
   for (; taken < limit; ++taken) {
-    if ((status_of().load(std::memory_order_acquire) & TP_STATUS_USER) == 0) break;
-    take(reinterpret_cast<uint8_t*>(ring_.data()) + size_t{next_} * kSlotBytes);
-    status_of().store(TP_STATUS_KERNEL, std::memory_order_release);
+    uint8_t* const slot = reinterpret_cast<uint8_t*>(ring_.data()) + size_t{next_} * kSlotBytes;
+    // Acquire and release: the slot is the kernel's, then ours, then the kernel's again.
+    const std::atomic_ref<__u32> status(reinterpret_cast<tpacket2_hdr*>(slot)->tp_status);
+    if ((status.load(std::memory_order_acquire) & TP_STATUS_USER) == 0) break;
+    take(slot);
+    status.store(TP_STATUS_KERNEL, std::memory_order_release);
     next_ = next_ + 1 == kSlots ? 0 : next_ + 1;
   }
-  if (taken != 0) tell_receivers(*source_);
+  return taken;
+}
+
+uint32_t Feed::read_sockets(uint32_t limit) {
+  std::lock_guard guard(rules_lock_);
+  UdpSockets::Received received;
+  uint32_t taken = 0;
+  for (; taken < limit; ++taken) {
+    if (!sockets_->next(large_.data(), static_cast<uint32_t>(large_.size()), &received)) break;
+    ++counts_.frames;
+    Frame about;
+    about.interface = received.interface;
+    about.checked = true;
+    whole(received.frame, received.bytes, about);
+  }
   return taken;
 }
 
@@ -365,10 +402,12 @@ void Feed::arrive(uint8_t* frame, uint32_t bytes, const Frame& about) {
 
 FeedCounters Feed::counters() {
   std::lock_guard guard(pumping_);
+  counts_.unprivileged = unprivileged();
   tpacket_stats stats = {};
   socklen_t size = sizeof(stats);
   // Reading them sets them to zero.
-  if (getsockopt(socket_.get(), SOL_PACKET, PACKET_STATISTICS, &stats, &size) == 0)
+  if (!unprivileged() &&
+      getsockopt(socket_.get(), SOL_PACKET, PACKET_STATISTICS, &stats, &size) == 0)
     counts_.ring_drops += stats.tp_drops;
   return counts_;
 }

@@ -14,6 +14,7 @@
 #include "soft/coarse_filter.h"
 #include "soft/flow.h"
 #include "soft/provider.h"
+#include "soft/udp_sockets.h"
 
 namespace millrace::soft {
 
@@ -31,6 +32,9 @@ struct Qp;
  * to be there for another. Who wins is decided by the rules of all processes (flow_table()), so a
  * stronger rule of another process takes a frame away from ours, as on one adapter.
  *
+ * Without CAP_NET_RAW ordinary UDP sockets stand in, for the rules that those can serve; what they
+ * receive becomes frames again and goes the same way.
+ *
  * The socket's ring is TPACKET_V2: a frame is there as soon as it came. A kernel filter, coarse and
  * attached anew in one step, keeps out what no rule can match. Frames stay in the ring until
  * somebody polls a CQ of the context or waits for its events.
@@ -39,38 +43,45 @@ class Feed {
  public:
   /**
    * Opens the socket. `interface`: a name, or `*` for all of them. ENODEV: there is no such
-   * interface; EPERM: no CAP_NET_RAW; ENOMEM: no room for the ring.
+   * interface; ENOMEM: no room for the ring.
    */
   static base::Result<std::unique_ptr<Feed>> open(Context& context, const std::string& interface);
   ~Feed();
   Feed(const Feed&) = delete;
 
-  /** Readable while a frame is in the ring. */
-  int fd() const { return socket_.get(); }
+  /** Readable while a frame waits. */
+  int fd() const { return unprivileged() ? sockets_->fd() : socket_.get(); }
 
   /** The match of a rule of this context: it is for what comes in here. */
   void bind(FlowMatch* match) const;
-  /** Before a rule of this context is announced: lets its frames through from now on. */
+  /** Before a rule of this context is announced: lets its frames through from now on. EPERM for one
+   * that can't be served without CAP_NET_RAW. */
   base::Status admit(const FlowRule& rule);
-  /** A rule of this context has gone; the filter follows with the next frames. */
-  void retire() { stale_.store(true, std::memory_order_release); }
+  /** The rule in this record has gone; the filter follows with the next frames. */
+  void retire(uint32_t record);
+  /** Without CAP_NET_RAW, UDP sockets stand in for the packet socket. */
+  bool unprivileged() const { return !socket_.valid(); }
 
   /** Delivers at most `limit` frames to the context's QPs. Needs no lock; one thread at a time, the
    * others find nothing. @return how many were taken out of the ring. */
   uint32_t pump(uint32_t limit);
 
   FeedCounters counters();
+  /** Makes what frames are delivered with. Once, when it is the context's. */
+  base::Status start();
   /** Objects of the context that it made for itself. */
-  static constexpr uint32_t kObjects = 3;
+  uint32_t objects() const { return source_ != nullptr ? 3 : 0; }
 
  private:
   struct Frame;
   explicit Feed(Context& context) : context_(context) {}
 
-  base::Status open_socket(const std::string& interface);
+  base::Status find_interface(const std::string& interface);
+  base::Status open_socket();
   base::Status attach(const CoarseFilter& filter);
-  base::Status make_source();
   void follow_rules();
+  uint32_t read_ring(uint32_t limit);
+  uint32_t read_sockets(uint32_t limit);
   void take(uint8_t* slot);
   void whole(uint8_t* frame, uint32_t bytes, const Frame& about);
   void segments(uint8_t* frame, uint32_t bytes, const Frame& about);
@@ -83,9 +94,12 @@ class Feed {
   base::Fd socket_;
   base::Mapping ring_;
 
-  std::mutex filter_lock_;  ///< inside Process::objects()
-  CoarseFilter filter_;     ///< needs filter_lock_
-  std::atomic<bool> stale_{false};
+  std::mutex rules_lock_;  ///< inside Process::objects() and pumping_
+  // Needs rules_lock_.
+  std::map<uint32_t, FlowRule> admitted_;  ///< the context's, by record
+  CoarseFilter filter_;
+  std::unique_ptr<UdpSockets> sockets_;
+  std::atomic<bool> stale_{false};  ///< the filter lets through more than it need
 
   base::Spinlock pumping_;
   // Needs pumping_.

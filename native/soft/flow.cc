@@ -111,6 +111,10 @@ bool may_use_raw_frames() {
   return (data[CAP_NET_RAW / 32].effective & (1u << (CAP_NET_RAW % 32))) != 0;
 }
 
+bool may_use_raw_frames(const Context& context) {
+  return may_use_raw_frames() || (context.feed != nullptr && context.feed->unprivileged());
+}
+
 std::shared_ptr<const FlowTable> flow_table(Process& process,
                                             const std::shared_ptr<const FlowTable>& known) {
   Root& root = process.root();
@@ -145,9 +149,9 @@ void count_frame(Process& process, const FlowRule& rule, uint32_t bytes) {
 
 ibv_flow* create_flow(ibv_qp* handle, ibv_flow_attr* attr) {
   if (forked()) return fail_null(EPERM, kWhat, "this process was forked");
-  if (!may_use_raw_frames())
-    return fail_null(EPERM, kWhat, "this process has no CAP_NET_RAW, which flows need");
   Qp& qp = Qp::of(handle);
+  if (!may_use_raw_frames(*qp.context))
+    return fail_null(EPERM, kWhat, "this process has no CAP_NET_RAW, which flows need");
   base::Result<FlowRequest> request = read_flow(attr);
   if (!request.ok()) return fail_null(request.status());
   base::Status allowed = check_flow(qp, request.value());
@@ -164,6 +168,7 @@ ibv_flow* create_flow(ibv_qp* handle, ibv_flow_attr* attr) {
     rule.qpn = qp.number;
     rule.spread = qp.spread;
     if (Feed* feed = qp.context->feed.get()) {
+      rule.record = i;
       feed->bind(&rule.match);
       if (base::Status let_in = feed->admit(rule); !let_in.ok()) {
         record.owner.store(0);
@@ -201,7 +206,7 @@ int destroy_flow(ibv_flow* handle) {
   process.root().flow(flow->record).owner.compare_exchange_strong(word, 0);
   step("flow removed");
   tell(process.root());
-  if (flow->qp->context->feed != nullptr) flow->qp->context->feed->retire();
+  if (flow->qp->context->feed != nullptr) flow->qp->context->feed->retire(flow->record);
   flow->qp->steered.fetch_sub(1);
   flow->qp->context->objects.fetch_sub(1, std::memory_order_relaxed);
   delete flow;

@@ -14,6 +14,7 @@
 namespace millrace::soft {
 
 class Process;
+struct Context;
 struct Counters;
 struct Qp;
 
@@ -59,6 +60,8 @@ int destroy_flow(ibv_flow* flow);
 
 /** Whether this process has the capability that raw frames need. */
 bool may_use_raw_frames();
+/** Whether objects of this context may be made that need it: not where UDP sockets stand in. */
+bool may_use_raw_frames(const Context& context);
 
 ibv_counters* create_counters(ibv_context* context, ibv_counters_init_attr* attr);
 /** EBUSY while a flow counts into them. */

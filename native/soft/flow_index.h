@@ -45,13 +45,6 @@ class FlowIndex {
   bool empty() const { return rules_.empty() && defaults_.empty() && sniffers_.empty(); }
   size_t masks() const { return groups_.size(); }
   const std::vector<FlowRule>& rules() const { return rules_; }
-  /** Calls `use` with each rule of any kind. */
-  template <class Use>
-  void each(Use&& use) const {
-    for (const auto* rules : {&rules_, &defaults_, &sniffers_}) {
-      for (const FlowRule& rule : *rules) use(rule);
-    }
-  }
 
   struct Result {
     /** Who gets a copy, strongest first; a QP at most once, and once more as a sniffer. */

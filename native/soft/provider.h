@@ -20,8 +20,8 @@ base::Status last_error();
 
 /**
  * Opens soft0 with a port that is Ethernet and fed by a network interface; `*` is all of them. Null
- * with errno: ENODEV for an unknown interface, EPERM without CAP_NET_RAW, ENOMEM, or what
- * joining the fabric says.
+ * with errno: ENODEV for an unknown interface, ENOMEM, or what joining the fabric says. Without
+ * CAP_NET_RAW ordinary UDP sockets stand in, and flows that those can't serve are EPERM.
  */
 ibv_context* open_attached(const char* interface);
 
@@ -30,13 +30,14 @@ std::string layout_text();
 
 /** What a port that is attached to a network interface has seen. All only grow. */
 struct FeedCounters {
-  uint64_t frames = 0;      ///< taken out of the ring
-  uint64_t ring_drops = 0;  ///< lost by the kernel since nobody emptied the ring in time
-  uint64_t unmatched = 0;   ///< let through by the coarse filter, and no rule's
-  uint64_t fragments = 0;   ///< the same, of fragments: they have no ports to match (VERBS 3)
-  uint64_t oversized = 0;   ///< longer than a port carries, or several in one that can't be cut
-  uint64_t cut_off = 0;     ///< shorter than they were, for lack of the socket's memory
-  uint64_t failed = 0;      ///< not delivered, for a shortage of this process
+  uint64_t frames = 0;        ///< taken out of the ring
+  uint64_t ring_drops = 0;    ///< lost by the kernel since nobody emptied the ring in time
+  uint64_t unmatched = 0;     ///< let through by the coarse filter, and no rule's
+  uint64_t fragments = 0;     ///< the same, of fragments: they have no ports to match (VERBS 3)
+  uint64_t oversized = 0;     ///< longer than a port carries, or several in one that can't be cut
+  uint64_t cut_off = 0;       ///< shorter than they were, for lack of the socket's memory
+  uint64_t failed = 0;        ///< not delivered, for a shortage of this process
+  bool unprivileged = false;  ///< UDP sockets stand in for the packet socket
 };
 /** Those of a context that verbs::open_device("soft@...") has opened; ENODEV for another one. Any
  * thread. */

@@ -112,7 +112,7 @@ base::Status check_raw(const Context& context, const ibv_qp_init_attr_ex& attr) 
   if (attr.qp_type != IBV_QPT_RAW_PACKET) return base::Status::success();
   if (context.link != Link::kEthernet)
     return refuse(EOPNOTSUPP, "RAW_PACKET needs an Ethernet port (MILLRACE_SOFT_LINK=ethernet)");
-  if (!may_use_raw_frames())
+  if (!may_use_raw_frames(context))
     return refuse(EPERM, "this process has no CAP_NET_RAW, which RAW_PACKET needs");
   return base::Status::success();
 }

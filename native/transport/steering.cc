@@ -59,7 +59,7 @@ struct Steering::Queue {
 };
 
 struct Steering::Flow {
-  Subscriptions::Ticket ticket;
+  std::string group;
   CountersPtr counters;
   FlowPtr flow;  ///< goes first: flows keep their counters
 };
@@ -192,14 +192,14 @@ base::Result<uint32_t> Steering::create_flow(uint32_t number, std::span<const ui
   std::vector<uint8_t> attr(bytes.begin(), bytes.end());
   if (!put_counters(&attr, flow->counters.get()))
     return base::Status::error(EINVAL, "create a flow", "the sizes of its specs don't add up");
-  base::Result<Subscriptions::Ticket> ticket = subscriptions_->add(attr);
-  if (!ticket.ok()) return ticket.status();
-  flow->ticket = ticket.take();
+  base::Result<std::string> group = subscriptions_->add(attr);
+  if (!group.ok()) return group.status();
+  flow->group = group.take();
   flow->flow =
       FlowPtr(ibv_create_flow(queue->qp.get(), reinterpret_cast<ibv_flow_attr*>(attr.data())));
   if (!flow->flow) {
     base::Status status = device_error("ibv_create_flow");
-    subscriptions_->remove(flow->ticket);
+    subscriptions_->remove(flow->group);
     return status;
   }
   const uint32_t made = next_flow_++;
@@ -213,7 +213,7 @@ void Steering::destroy_flow(uint32_t number) {
   const std::unique_ptr<Flow> flow = std::move(found->second);
   flows_.erase(found);
   flow->flow.close();
-  subscriptions_->remove(flow->ticket);
+  subscriptions_->remove(flow->group);
 }
 
 FlowCount Steering::read_flow(uint32_t number) const {

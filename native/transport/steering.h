@@ -69,7 +69,7 @@ class Steering {
 
   /**
    * Leads what matches to a queue. `attr`: ibv_flow_attr with its specs; the counters of a COUNT
-   * action are put in place. First joins and holds what that needs, see Subscriptions. Errors:
+   * action are put in place. First joins the group that it names, see Subscriptions. Errors:
    * EINVAL for bytes that don't add up, those of joining and of ibv_create_flow(); then nothing was
    * made.
    */

@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/filter.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,22 +15,20 @@ namespace {
 
 using Address = sockaddr_storage;
 
-Address ipv4(uint32_t address, uint16_t port = 0) {
+Address ipv4(uint32_t address) {
   Address out = {};
   sockaddr_in in = {};
   in.sin_family = AF_INET;
   in.sin_addr.s_addr = address;
-  in.sin_port = port;
   memcpy(&out, &in, sizeof(in));
   return out;
 }
 
-Address ipv6(const uint8_t address[16], uint16_t port = 0) {
+Address ipv6(const uint8_t address[16]) {
   Address out = {};
   sockaddr_in6 in = {};
   in.sin6_family = AF_INET6;
   memcpy(&in.sin6_addr, address, sizeof(in.sin6_addr));
-  in.sin6_port = port;
   memcpy(&out, &in, sizeof(in));
   return out;
 }
@@ -53,10 +50,8 @@ bool all_set(const void* mask) {
 }
 
 /** What is fully given in a flow's outer specs. */
-struct Endpoint {
-  int family = AF_UNSPEC;
+struct Addresses {
   std::optional<Address> destination, source;
-  std::optional<uint16_t> port;  ///< of UDP, network order
 };
 
 template <class Spec>
@@ -66,8 +61,8 @@ Spec copy(std::span<const uint8_t> bytes) {
   return spec;
 }
 
-Endpoint read_endpoint(std::span<const uint8_t> attr) {
-  Endpoint out;
+Addresses read_addresses(std::span<const uint8_t> attr) {
+  Addresses out;
   size_t at = sizeof(ibv_flow_attr);
   while (at + sizeof(uint32_t) + sizeof(uint16_t) <= attr.size()) {
     uint32_t type;
@@ -84,17 +79,12 @@ Endpoint read_endpoint(std::span<const uint8_t> attr) {
       const bool is_plain = type == IBV_FLOW_SPEC_IPV4;
       const uint32_t dst_mask = is_plain ? plain.mask.dst_ip : extended.mask.dst_ip;
       const uint32_t src_mask = is_plain ? plain.mask.src_ip : extended.mask.src_ip;
-      out.family = AF_INET;
       if (dst_mask == ~0u) out.destination = ipv4(plain.val.dst_ip);
       if (src_mask == ~0u) out.source = ipv4(plain.val.src_ip);
     } else if (type == IBV_FLOW_SPEC_IPV6) {
       const auto spec = copy<ibv_flow_spec_ipv6>(bytes);
-      out.family = AF_INET6;
       if (all_set<16>(spec.mask.dst_ip)) out.destination = ipv6(spec.val.dst_ip);
       if (all_set<16>(spec.mask.src_ip)) out.source = ipv6(spec.val.src_ip);
-    } else if (type == IBV_FLOW_SPEC_UDP) {
-      const auto spec = copy<ibv_flow_spec_tcp_udp>(bytes);
-      if (spec.mask.dst_port == 0xFFFF) out.port = spec.val.dst_port;
     }
   }
   return out;
@@ -108,33 +98,6 @@ bool is_group(const Address& address) {
 
 base::Fd udp_socket(int family) {
   return base::Fd(socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-/** A socket that has the port and takes nothing; invalid where that can't be, or need not. */
-base::Fd hold(const Endpoint& end) {
-  const uint8_t any[16] = {};
-  Address address;
-  if (end.destination) {
-    address = end.family == AF_INET
-                  ? ipv4(reinterpret_cast<const sockaddr_in&>(*end.destination).sin_addr.s_addr,
-                         *end.port)
-                  : ipv6(reinterpret_cast<const sockaddr_in6&>(*end.destination).sin6_addr.s6_addr,
-                         *end.port);
-  } else {
-    // Without a family the IPv6 socket holds both.
-    address = end.family == AF_INET ? ipv4(INADDR_ANY, *end.port) : ipv6(any, *end.port);
-  }
-  base::Fd fd = udp_socket(address.ss_family);
-  const int on = 1, only6 = end.family == AF_INET6 ? 1 : 0;
-  // Several members of one user may hold one port.
-  (void)setsockopt(fd.get(), SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
-  if (address.ss_family == AF_INET6)
-    (void)setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &only6, sizeof(only6));
-  sock_filter nothing[] = {{BPF_RET | BPF_K, 0, 0, 0}};
-  const sock_fprog program = {1, nothing};
-  (void)setsockopt(fd.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) fd.reset();
-  return fd;
 }
 
 std::vector<uint8_t> bytes_of(const void* from, size_t bytes) {
@@ -187,45 +150,31 @@ base::Status Subscriptions::join(const std::string& key, const sockaddr_storage&
   return base::Status::success();
 }
 
-base::Result<Subscriptions::Ticket> Subscriptions::add(std::span<const uint8_t> attr) {
-  const Endpoint end = read_endpoint(attr);
-  Ticket ticket;
-  const bool group = end.destination && is_group(*end.destination);
-  if (group) {
-    const std::string key = "group " + text(*end.destination) +
-                            (end.source ? " from " + text(*end.source) : std::string());
-    Entry& entry = entries_[key];
-    if (entry.count == 0) {
-      const base::Status status =
-          join(key, *end.destination, end.source ? &*end.source : nullptr, &entry);
-      if (!status.ok()) {
-        entries_.erase(key);
-        return status;
-      }
+base::Result<std::string> Subscriptions::add(std::span<const uint8_t> attr) {
+  const Addresses ends = read_addresses(attr);
+  if (!ends.destination || !is_group(*ends.destination)) return std::string();
+  const std::string key = "group " + text(*ends.destination) +
+                          (ends.source ? " from " + text(*ends.source) : std::string());
+  Entry& entry = entries_[key];
+  if (entry.count == 0) {
+    const base::Status status =
+        join(key, *ends.destination, ends.source ? &*ends.source : nullptr, &entry);
+    if (!status.ok()) {
+      entries_.erase(key);
+      return status;
     }
-    ++entry.count;
-    ticket.push_back(key);
-  } else if (end.port) {
-    const std::string key =
-        base::format("port %s %d %u", end.destination ? text(*end.destination).c_str() : "",
-                     end.family, ntohs(*end.port));
-    Entry& entry = entries_[key];
-    if (entry.count++ == 0) entry.socket = std::make_shared<base::Fd>(hold(end));
-    ticket.push_back(key);
   }
-  return ticket;
+  ++entry.count;
+  return key;
 }
 
-void Subscriptions::remove(const Ticket& ticket) {
-  for (const std::string& key : ticket) {
-    const auto found = entries_.find(key);
-    if (found == entries_.end() || --found->second.count != 0) continue;
-    const Entry& entry = found->second;
-    if (!entry.leave.empty())
-      (void)setsockopt(entry.socket->get(), entry.level, entry.option, entry.leave.data(),
-                       static_cast<socklen_t>(entry.leave.size()));
-    entries_.erase(found);
-  }
+void Subscriptions::remove(const std::string& key) {
+  const auto found = entries_.find(key);
+  if (found == entries_.end() || --found->second.count != 0) return;
+  const Entry& entry = found->second;
+  (void)setsockopt(entry.socket->get(), entry.level, entry.option, entry.leave.data(),
+                   static_cast<socklen_t>(entry.leave.size()));
+  entries_.erase(found);
 }
 
 }  // namespace millrace::transport

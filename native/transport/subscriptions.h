@@ -16,34 +16,31 @@
 namespace millrace::transport {
 
 /**
- * What has to be asked of the kernel so that the packets of a flow come at all, and are not
- * answered (VERBS 3). Counted: the first flow asks, the last one takes back.
- * - A group as destination is joined, of its source alone where the rule names one (IGMP, MLD).
- * - A UDP port of this host is held by a socket that reads nothing, or the kernel would answer each
- *   datagram with port-unreachable. Whoever has the port already does as well. */
+ * Multicast groups that flows name as their destination. They are joined through the kernel, or no
+ * switch and no adapter would let them come (IGMP, MLD): a group from one source alone where the
+ * flow names that, too. Counted: the first flow joins, the last one leaves.
+ */
 class Subscriptions {
  public:
   /** `interface`: where groups are joined; 0: where the kernel's routes lead. */
   explicit Subscriptions(uint32_t interface) : interface_(interface) {}
 
-  /** What one flow needs. Opaque. */
-  using Ticket = std::vector<std::string>;
   /**
-   * Asks for what the flow with these bytes (ibv_flow_attr and specs, checked before) needs. Errors
-   * are those of joining: ENODEV where no route says on which interface, ENOBUFS at the kernel's
-   * limits. Then nothing was asked for.
+   * Joins what the flow with these bytes (ibv_flow_attr and specs, checked before) needs. Errors:
+   * ENODEV where no route says on which interface, ENOBUFS at the kernel's limits.
+   * @return what to give to remove(); empty if the flow needs nothing
    */
-  base::Result<Ticket> add(std::span<const uint8_t> attr);
-  void remove(const Ticket& ticket);
+  base::Result<std::string> add(std::span<const uint8_t> attr);
+  void remove(const std::string& key);
 
-  /** Groups that are joined and ports that are held. */
+  /** Groups that are joined. */
   size_t size() const { return entries_.size(); }
 
  private:
   struct Entry {
     uint32_t count = 0;
     std::shared_ptr<base::Fd> socket;
-    std::vector<uint8_t> leave;  ///< the request that undoes it; empty: closing the socket does
+    std::vector<uint8_t> leave;  ///< the request that undoes it
     int level = 0, option = 0;
   };
 

@@ -519,6 +519,8 @@ export interface NativePortCounters {
   failed: number;
   /** UDP whose checksum is wrong, or that says it is longer than its frame. */
   malformed: number;
+  /** Without CAP_NET_RAW: UDP sockets stand in, for the flows that those can serve. */
+  unprivileged: boolean;
 }
 
 /**
@@ -528,7 +530,8 @@ export interface NativePortCounters {
 export interface NativePorts {
   /**
    * Opens the Ethernet port of an RDMA device; `soft` is fed by the network interface of that name, or by all of them if it
-   * is empty. @throws NativeError `EPERM` without CAP_NET_RAW, `ENODEV`, `ENOMEM`
+   * is empty. Without CAP_NET_RAW `soft` reads UDP sockets in its place, and `createFlow` is `EPERM` for what those can't
+   * serve. @throws NativeError `EPERM` (an adapter), `ENODEV`, `ENOMEM`
    */
   openPort(options: { device: string; interface: string }): number;
 

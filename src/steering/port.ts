@@ -57,6 +57,7 @@ export class Port {
   constructor(native: Native, device: string, networkInterface: string) {
     this.#native = native;
     this.#handle = native.openPort({ device, interface: networkInterface });
+    if (this.counters().unprivileged) warnOnce();
     native.watch(this.#handle, () => this.#wake());
     this.#sleep();
   }
@@ -197,6 +198,17 @@ export class Port {
     }
     return count;
   }
+}
+
+let warned = false;
+function warnOnce(): void {
+  if (warned) return;
+  warned = true;
+  process.emitWarning(
+    'Without CAP_NET_RAW steering reads ordinary UDP sockets: rules may name a UDP port and addresses, and nothing else. ' +
+      'To grant it: setcap cap_net_raw+ep on the node binary, AmbientCapabilities=CAP_NET_RAW, or --cap-add NET_RAW.',
+    { code: 'MILLRACE_NO_CAP_NET_RAW' },
+  );
 }
 
 /** Memory that nothing else is in. */

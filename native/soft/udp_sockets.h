@@ -1,0 +1,72 @@
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "base/status.h"
+#include "soft/flow_index.h"
+
+namespace millrace::soft {
+
+/**
+ * The UDP sockets of a port that a network interface feeds, one for each place (family, address,
+ * port) that rules name, counted.
+ * - Held: they read nothing and are there so that the kernel does not answer a datagram that our
+ *   packet socket took with port-unreachable (VERBS 3). Whoever has the port already does as well.
+ * - Read: without CAP_NET_RAW they are where datagrams come from, for the rules that sockets can
+ *   serve. The frame around each is made again from what the kernel tells.
+ * One thread at a time.
+ */
+class UdpSockets {
+ public:
+  enum class Use { kHeld, kRead };
+
+  static base::Result<std::unique_ptr<UdpSockets>> create(Use use);
+
+  /**
+   * Read: EPERM with the reason for a rule that sockets can't serve; EADDRINUSE when somebody else
+   * has the port. Held: always succeeds.
+   */
+  base::Status add(const FlowRule& rule);
+  void remove(const FlowRule& rule);
+
+  /** Read: readable while a datagram waits. */
+  int fd() const { return poll_set_.get(); }
+
+  /** A datagram in a frame. */
+  struct Received {
+    uint8_t* frame = nullptr;
+    uint32_t bytes = 0;
+    uint32_t interface = 0;
+  };
+  /**
+   * Read: the next datagram, in a frame without checksums that lies somewhere in those `room`
+   * bytes. False: none waits. A frame of 0 bytes: it was too long.
+   */
+  bool next(uint8_t* memory, uint32_t room, Received* out);
+
+ private:
+  struct Socket {
+    uint32_t count = 0;
+    base::Fd fd;
+    int family = AF_INET;
+    uint16_t port = 0;  ///< network order
+  };
+
+  explicit UdpSockets(Use use) : use_(use) {}
+  base::Status open(const FlowRule& rule, Socket* out) const;
+
+  const Use use_;
+  std::map<std::string, Socket> sockets_;
+  base::Fd poll_set_;
+  std::vector<Socket*> ready_;  ///< that the last look at the poll set found
+};
+
+}  // namespace millrace::soft
