@@ -21,7 +21,7 @@ import {
   SEND_STRIDE,
 } from '../../src/native/binding.js';
 import { noLending } from './no-lending.js';
-import { noPorts } from './no-ports.js';
+import { NoPorts } from './no-ports.js';
 import { noRegions } from './no-regions.js';
 import type { Life } from './world.js';
 
@@ -264,7 +264,7 @@ export class FakeFabric {
         };
       },
       ...noRegions,
-      ...noPorts,
+      ...new NoPorts(),
       lockPresence: () => 1,
       isPresent: () => true,
       unlockPresence() {},

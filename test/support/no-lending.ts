@@ -1,4 +1,5 @@
 import type { NativeLending } from '../../src/native/binding.js';
+import { NoPorts } from './no-ports.js';
 
 /** Every payload over a slot is too large for it. */
 const lend = (): never => {
@@ -36,5 +37,5 @@ export const noLending: NativeLending = {
 };
 
 /** The same as a class, for fakes that are one. */
-export const NoLending = class {} as new () => NativeLending;
+export const NoLending = class extends NoPorts {} as new () => NativeLending & NoPorts;
 Object.assign(NoLending.prototype, noLending);

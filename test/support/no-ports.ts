@@ -5,14 +5,14 @@ function none(): never {
 }
 
 /** The port calls of an addon in memory. */
-export const noPorts: NativePorts = {
-  openPort: none,
-  openQueue: none,
-  closeQueue: none,
-  createFlow: none,
-  destroyFlow: none,
-  readFlow: none,
-  portCounters: none,
-  pollPort: none,
-  armPort: none,
-};
+export class NoPorts implements NativePorts {
+  readonly openPort = none;
+  readonly openQueue = none;
+  readonly closeQueue = none;
+  readonly createFlow = none;
+  readonly destroyFlow = none;
+  readonly readFlow = none;
+  readonly portCounters = none;
+  readonly pollPort = none;
+  readonly armPort = none;
+}
