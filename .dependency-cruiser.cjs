@@ -61,7 +61,10 @@ module.exports = {
       name: 'rxjs-where-streams-are',
       severity: 'error',
       comment: 'RxJS lives in src/channels, and in a file that offers a public stream.',
-      from: { path: '^src/', pathNot: ['^src/channels/', '^src/index\\.ts$', '^src/steering/(stream|datagrams)\\.ts$'] },
+      from: {
+        path: '^src/',
+        pathNot: ['^src/channels/', '^src/index\\.ts$', '^src/steering/(stream|datagrams)\\.ts$'],
+      },
       to: { path: 'node_modules/rxjs/' },
     },
     {
