@@ -82,11 +82,12 @@ uint32_t Member::Core::flush(uint32_t rows) {
   progress_ = false;
   rows = std::min(rows, kSendRows);
   for (uint32_t i = 0; i < rows; ++i) accept_row(&buffers_.sends[size_t{i} * kSendStride]);
-  post_groups();
 
   pump_active();
   for (auto& [peer, dest] : touched_) (void)pump(*peer, *dest);
   post_lanes();
+  // Behind the lanes: a first datagram should not come before the word that there is a publisher.
+  post_groups();
   (void)harvest_all();
 
   // Out of credit: others may be returning some right now, on another CPU. A bounded look, so that

@@ -21,6 +21,28 @@ export interface SubscriberReport {
   readonly credits: number | null;
 }
 
+/** What a publisher of a multicast channel did. */
+export interface SentReport {
+  /** Last sequence that went. */
+  readonly sent: number;
+  readonly datagrams: number;
+  readonly heartbeats: number;
+  /** Requests for repair, the messages that were sent again, and those that were not kept any more. */
+  readonly requests: number;
+  readonly repaired: number;
+  readonly evicted: number;
+}
+
+/** What a member did to hear a multicast channel, for all its present publishers. */
+export interface RepairReport {
+  /** Requests for repair, the messages that came of them, and those that were given up. */
+  readonly requests: number;
+  readonly repaired: number;
+  readonly givenUp: number;
+  /** Messages that wait for what precedes them. */
+  readonly held: number;
+}
+
 /** One channel of a member. */
 export interface ChannelReport {
   readonly name: string;
@@ -35,6 +57,8 @@ export interface ChannelReport {
     readonly dropped: number;
     readonly ended: string | null;
     readonly subscribers: readonly SubscriberReport[];
+    /** Of a multicast channel. */
+    readonly multicast: SentReport | null;
   } | null;
   readonly listeners: number;
   readonly received: number;
@@ -42,6 +66,8 @@ export interface ChannelReport {
   readonly missing: number;
   readonly decodeErrors: number;
   readonly publishers: readonly Publisher[];
+  /** Of a multicast channel, as it arrives here. */
+  readonly multicast: RepairReport | null;
 }
 
 /** What `millrace ls` shows of one member: plain data for JSON. */
@@ -86,6 +112,7 @@ export function reportChannel(engine: Engine, channel: Channel<unknown, never>):
               dropped: one.droppedTotal,
               credits: engine.transport.credits(one.peer),
             })),
+            multicast: out.sender === null ? null : { sent: out.sender.sent, ...out.sender.counts },
           },
     listeners: channel.listeners,
     received: stats.received,
@@ -93,7 +120,20 @@ export function reportChannel(engine: Engine, channel: Channel<unknown, never>):
     missing: stats.missing,
     decodeErrors: stats.decodeErrors,
     publishers: [...engine.inbound.origins.named(name)].map((origin) => origin.peer.identity),
+    multicast: settings.delivery === 'multicast' ? reportRepairs(engine, name) : null,
   };
+}
+
+function reportRepairs(engine: Engine, name: string): RepairReport {
+  const sum = { requests: 0, repaired: 0, givenUp: 0, held: 0 };
+  for (const { reorder } of engine.inbound.origins.named(name)) {
+    if (reorder === null) continue;
+    sum.requests += reorder.counts.requests;
+    sum.repaired += reorder.counts.repaired;
+    sum.givenUp += reorder.counts.givenUp;
+    sum.held += reorder.held;
+  }
+  return sum;
 }
 
 /** Describes a member. */

@@ -26,6 +26,13 @@ const items = (value: unknown): Fields[] => (Array.isArray(value) ? value.filter
 const text = (value: unknown): string => (typeof value === 'string' ? value : '?');
 const number = (value: unknown): number => (typeof value === 'number' && Number.isFinite(value) ? value : 0);
 
+const SENT = ['sent', 'datagrams', 'heartbeats', 'requests', 'repaired', 'evicted'] as const;
+const REPAIRS = ['requests', 'repaired', 'givenUp', 'held'] as const;
+
+function counts<K extends string>(fields: Fields, names: readonly K[]): Record<K, number> {
+  return Object.fromEntries(names.map((name) => [name, number(fields[name])])) as Record<K, number>;
+}
+
 function readPeer(value: unknown): MemberReport['peers'][number] {
   const fields = isObject(value) ? value : {};
   return {
@@ -55,6 +62,7 @@ function readChannel(fields: Fields): ChannelReport {
           dropped: number(publishing.dropped),
           ended: typeof publishing.ended === 'string' ? publishing.ended : null,
           subscribers: items(publishing.subscribers).map(readSubscriber),
+          multicast: isObject(publishing.multicast) ? counts(publishing.multicast, SENT) : null,
         }
       : null,
     listeners: number(fields.listeners),
@@ -63,6 +71,7 @@ function readChannel(fields: Fields): ChannelReport {
     missing: number(fields.missing),
     decodeErrors: number(fields.decodeErrors),
     publishers: items(fields.publishers).map(readPeer),
+    multicast: isObject(fields.multicast) ? counts(fields.multicast, REPAIRS) : null,
   };
 }
 

@@ -107,6 +107,8 @@ export class FakeFabric {
   /** Set to make the next open fail. */
   openError: Error | null = null;
 
+  /** What opening a multicast group fails with. */
+  groupError: Error | null = null;
   /** Bytes of records that a datagram takes. */
   room = 4096 - FRAME_HEADER;
   /** Whether a datagram from one member to another gets lost. */
@@ -212,6 +214,7 @@ export class FakeFabric {
       },
       openGroup(handle, key, slots) {
         const found = get(handle);
+        if (fabric.groupError !== null) throw fabric.groupError;
         found.groups.set(found.nextGroup, { key: key.join(), slots, waiting: 0 });
         return { group: found.nextGroup++, room: fabric.room };
       },
@@ -280,6 +283,7 @@ export class FakeFabric {
     const words = new Uint32Array(handle.arena);
     const limit = handle.options.slotBytes - FRAME_HEADER;
     const touched = new Set<FakePeer>();
+    const datagrams: [number, Uint8Array][] = [];
     for (let i = 0; i < rows; i++) {
       const [index, offset, length, lane] = handle.sends.subarray(
         i * SEND_STRIDE,
@@ -296,7 +300,7 @@ export class FakeFabric {
         throw new Error(`bad row ${index} ${offset} ${length} ${lane}`);
       }
       if (index === GROUP_PEER) {
-        this.#sendDatagram(handle, lane!, bytes.slice(offset!, offset! + length!));
+        datagrams.push([lane!, bytes.slice(offset!, offset! + length!)]);
         continue;
       }
       if (length! > limit)
@@ -337,6 +341,7 @@ export class FakeFabric {
       if (this.#sendBacklog(handle, peer)) bits |= FLUSH.PROGRESS;
     }
     for (const peer of handle.peers.values()) if (peer.backlog.length > 0) bits |= FLUSH.UNSENT;
+    for (const [group, datagram] of datagrams) this.#sendDatagram(handle, group, datagram);
     return bits;
   }
 

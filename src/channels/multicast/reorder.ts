@@ -79,7 +79,7 @@ export class Reorder<O extends Sequenced> {
       sequence > origin.next &&
       (this.#held.size >= this.limits.messages || this.#heldBytes + size > this.limits.bytes)
     )
-      this.#giveUp();
+      this.#giveUp(sequence);
     if (sequence === origin.next) return true;
     if (sequence < origin.next) return false;
     const copy = new Batch(size);
@@ -194,10 +194,10 @@ export class Reorder<O extends Sequenced> {
     return ranges;
   }
 
-  /** Gives up what precedes the first message that is held, or all that is missing. */
-  #giveUp(): void {
+  /** Gives up what precedes the first message that is held, or the one that has just come, or all that is missing. */
+  #giveUp(came = Number.POSITIVE_INFINITY): void {
     const from = this.origin.next;
-    const to = this.#nextHeld() - 1;
+    const to = Math.min(this.#nextHeld(), came) - 1;
     this.counts.givenUp += to - from + 1;
     this.#gap(to, 'lost');
     this.host.reportMissed(this.origin, from, to);

@@ -4,7 +4,7 @@ import type { Destination } from '../destination.js';
 import type { Peer } from '../peer.js';
 import { SELF } from '../peer.js';
 import type { Transport } from '../transport.js';
-import { GAP_REASONS, KIND, RECORD_BYTES, writeHeader } from '../wire.js';
+import { FLAG, GAP_REASONS, type GapReason, KIND, RECORD_BYTES, WORD, writeHeader } from '../wire.js';
 import { Bucket } from './bucket.js';
 import { fragmentBytes, partBytes, writeFragment } from './fragments.js';
 import type { SendingGroup } from './groups.js';
@@ -123,7 +123,7 @@ export class Sender {
    * left out is asked for again.
    */
   repair(destination: Destination, ranges: readonly (readonly [number, number])[]): void {
-    const { transport, control } = this.host;
+    const { transport } = this.host;
     const { peer } = destination;
     this.counts.requests++;
     let messages = ANSWER_MESSAGES;
@@ -135,20 +135,21 @@ export class Sender {
       const last = Math.min(to, this.sent);
       const gone = Math.min(history.first - 1, last);
       if (from <= gone) {
-        const count = gone - from + 1;
-        this.counts.evicted += count;
-        control.sendNumbers(peer, 0, KIND.GAP, this.channel.number, from, 0, from, gone, [
-          count,
-          GAP_REASONS.indexOf('lost'),
-        ]);
+        this.counts.evicted += gone - from + 1;
+        this.#tellGap(peer, from, gone, 'lost');
       }
       for (let sequence = Math.max(from, history.first); sequence <= last; sequence++) {
         const offset = history.offset(sequence);
         const size = offset < 0 ? 0 : history.size(offset);
         if (offset < 0 || peer.stalled || messages === 0 || bytes < size) return;
+        if (size > destination.maxRecord) {
+          this.#tellGap(peer, sequence, sequence, 'too-large');
+          continue;
+        }
         const start = transport.reserve(size);
         if (start < 0) return;
         transport.arena.bytes.set(history.bytes.subarray(offset, offset + size), start);
+        transport.arena.u32[(start >>> 2) + WORD.BITS]! |= FLAG.REPAIR << 8;
         transport.arena.commit(size);
         transport.add(peer, 0, start, size);
         messages--;
@@ -171,6 +172,14 @@ export class Sender {
   }
 
   // ---- inside --------------------------------------------------------------------------------------------------------
+
+  /** These can't be sent again to that subscriber. */
+  #tellGap(peer: Peer, from: number, to: number, reason: GapReason): void {
+    this.host.control.sendNumbers(peer, 0, KIND.GAP, this.channel.number, from, 0, from, to, [
+      to - from + 1,
+      GAP_REASONS.indexOf(reason),
+    ]);
+  }
 
   #later(ms: number): void {
     this.#turn ??= this.host.clock.setTimeout(() => {
