@@ -243,7 +243,8 @@ class Node {
   void forget_streams() { streams_.clear(); }
   std::vector<Fault> faults;
   std::deque<std::pair<uint32_t, std::vector<uint8_t>>> tunnel_out;  ///< for the control connection
-  uint64_t records = 0, drained = 0, need_room = 0, lanes_down = 0, lanes_rearmed = 0;
+  uint64_t records = 0, drained = 0, need_room = 0, lanes_down = 0, lanes_rearmed = 0,
+           datagrams = 0;
   std::vector<uint64_t> latencies;
   std::function<void(uint32_t peer, const RecordHeader&)> on_record;
   size_t target_room_ = 1 << 20;
@@ -274,6 +275,9 @@ class Node {
   void row(const int32_t* r) {
     const uint32_t peer = static_cast<uint32_t>(r[1]);
     switch (static_cast<EventKind>(r[0])) {
+      case EventKind::kDatagram:
+        ++datagrams;
+        [[fallthrough]];
       case EventKind::kFrame:
         frame(peer, target_.data() + r[2], static_cast<uint32_t>(r[3]),
               static_cast<uint32_t>(r[4]));
