@@ -22,7 +22,7 @@ async function leaveAll(...members: PubSub[]): Promise<void> {
 const multicast = { delivery: 'multicast', pace: 1024 * 1024, repairBytes: 16 * 1024 * 1024 };
 
 /** A publisher and two subscribers, all of them ready. */
-async function three(size: number, options: object = {}): Promise<PubSub[]> {
+async function three(size = 0, options: object = {}): Promise<PubSub[]> {
   const [pub, ...subs] = await Promise.all([
     PubSub.start(place, 'pub', options),
     PubSub.start(place, 'one'),
@@ -48,4 +48,95 @@ describe('one publisher, two subscribers', () => {
     expect(Number(resources.datagramsSent)).toBeLessThan(size > 4096 ? count * 3 + 100 : count + 100);
     await leaveAll(pub!, ...subs);
   });
+});
+
+test.each([11, 12])('datagrams that get lost on the way are repaired (seed %i)', async (seed) => {
+  const [pub, ...subs] = await three(0, { faults: { seed, drop: 0.1 } });
+  // A turn for each, so that each is a datagram.
+  await pub!.publish({ channel: 'm', options: multicast, count: 1500, pace: 1 });
+  expect(await pub!.drain()).toMatchObject({ complete: true });
+  for (const sub of subs) {
+    expect(await sub.heard()).toMatchObject({ 'm pub': whole(1500) });
+    const { requests, repaired, givenUp, held } = (await sub.ask('inspect', 'inspect')).channels[0].multicast;
+    expect({ givenUp, held }).toEqual({ givenUp: 0, held: 0 });
+    expect(requests).toBeGreaterThan(0);
+    expect(repaired).toBeGreaterThan(10);
+  }
+  await leaveAll(pub!, ...subs);
+});
+
+describe('ends', () => {
+  /** Publishes so slowly that it does not end by itself. */
+  const slowly = { channel: 'm', options: { ...multicast, pace: 20_000 }, count: 1_000_000, pace: 1 };
+
+  async function flowing(): Promise<PubSub[]> {
+    const [pub, ...subs] = await Promise.all(['pub', 'one', 'two'].map((name) => PubSub.start(place, name)));
+    for (const sub of subs) sub.tell('subscribe', { channel: 'm', options: slowly.options });
+    await pub!.ask('ready', 'ready', { channel: 'm', options: slowly.options, subscribers: 2 });
+    pub!.tell('publish', slowly);
+    for (const sub of subs) await hears(sub, 20);
+    return [pub!, ...subs];
+  }
+
+  const count = async (sub: PubSub) => (await sub.heard())['m pub']?.count ?? 0;
+
+  /** Waits until it has heard so many more. */
+  async function hears(sub: PubSub, more: number): Promise<void> {
+    const from = await count(sub);
+    while ((await count(sub)) < from + more);
+  }
+
+  test('a publisher is killed: in order to its last, and nothing is left of it', async () => {
+    const [pub, ...subs] = await flowing();
+    pub!.running.kill('SIGKILL');
+    await pub!.running.finish();
+    for (const sub of subs) {
+      await sub.until('left', () => sub.of('left').length > 0);
+      expect((await sub.heard())['m pub']).toMatchObject({
+        disorder: 0,
+        broken: 0,
+        missing: 0,
+        left: 'died',
+      });
+    }
+    await leaveAll(...subs);
+  });
+
+  test('a publisher is stopped: nobody takes it for dead, and it goes on', async () => {
+    const [pub, ...subs] = await flowing();
+    pub!.running.kill('SIGSTOP');
+    for (const sub of subs)
+      expect(await sub.ask('resources', 'resources')).toMatchObject({ groups: 1, peers: 2 });
+    pub!.running.kill('SIGCONT');
+    for (const sub of subs) {
+      await hears(sub, 20);
+      expect((await sub.heard())['m pub']).toMatchObject({ disorder: 0, broken: 0, missing: 0, left: null });
+    }
+    await leaveAll(pub!, ...subs);
+  });
+
+  test.each(['SIGKILL', 'SIGSTOP'] as const)(
+    'a subscriber gets %s: the other one misses nothing',
+    async (signal) => {
+      const [pub, other, victim] = await flowing();
+      victim!.running.kill(signal);
+      await hears(other!, 100);
+      if (signal === 'SIGSTOP') {
+        victim!.running.kill('SIGCONT');
+        await hears(victim!, 20);
+        expect((await victim!.heard())['m pub']).toMatchObject({ disorder: 0, broken: 0, left: null });
+        await victim!.leave();
+      } else await victim!.running.finish();
+      await pub!.until('left', () => pub!.status('subscriber-left').length > 0);
+      await hears(other!, 20);
+      expect((await other!.heard())['m pub']).toMatchObject({
+        disorder: 0,
+        broken: 0,
+        missing: 0,
+        left: null,
+      });
+      expect(await pub!.ask('resources', 'resources')).toMatchObject({ groups: 1, backlogBytes: 0 });
+      await leaveAll(pub!, other!);
+    },
+  );
 });
