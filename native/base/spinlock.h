@@ -16,6 +16,20 @@ inline void cpu_relax() {
 }
 
 /**
+ * Asks for a cache line that another core has, to be written to. Several asked for one after the
+ * other come together; each that is waited for takes a round trip between the cores.
+ */
+inline void fetch_for_write(const void* line) {
+#if defined(__x86_64__)
+  // The compiler's own builtin asks for it shared unless it may assume PREFETCHW; where a processor
+  // has none it is a no-op.
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
+/**
  * A lock between threads of ONE process, for sections of a few hundred nanoseconds. It never lives
  * in memory that another process maps (a process killed inside would leave it locked: invariant
  * I7). Uncontended it is one exchange. Usable with std::lock_guard.

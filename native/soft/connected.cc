@@ -98,6 +98,7 @@ Outcome run_one_sided(Qp& qp, Peer& peer, const ibv_send_wr& wr, const Operation
     return rnr(qp, WaitFor::kDirectory, nullptr, base::now_ns());
   }
   if (!op.takes_wqe) return run_one_sided(qp, *peer, wr, op, segments, count, total);
+  fetch_lines(*peer);
 
   if (!xrc && op.remote_write) {
     // Checked before a WQE is taken: its flush then is the only completion of it.

@@ -397,6 +397,13 @@ int poll_once(Cq& cq, int count, ibv_wc* wc, Extras* extras = nullptr) {
     while (bits != 0 && got < count) {
       const uint32_t bit = static_cast<uint32_t>(__builtin_ctzll(bits));
       bits &= bits - 1;
+      if (word * 64 + bit < cq.rings.size()) {
+        if (const RingView* known = cq.rings[word * 64 + bit].get()) {
+          // Both while the bit's own line comes: the RMW lets nothing pass.
+          __builtin_prefetch(&known->ring->tail);
+          __builtin_prefetch(&known->ring->entries[known->head & (known->capacity - 1)]);
+        }
+      }
       ready.fetch_and(~(uint64_t{1} << bit));  // cleared before the tail is read (R9)
       step("bit cleared");
       got += drain(cq, word * 64 + bit, count - got, wc + got,

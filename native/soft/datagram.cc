@@ -43,6 +43,7 @@ Outcome deliver(Qp& qp, const Datagram& datagram, uint32_t qpn, uint32_t device)
   if (status == IBV_WC_REM_INV_REQ_ERR) return drop(DropReason::kNoQp);
   if (status != IBV_WC_SUCCESS) return Outcome::failed(status, error);
   if (full) return drop(DropReason::kNoRing);
+  fetch_lines(*peer);
   const QpRecord& record = *qp.target;
   if (record.port.load(std::memory_order_relaxed) >> 8 != port_place(qp.context->link, device))
     return drop(DropReason::kUnreachable);

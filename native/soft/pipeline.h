@@ -178,6 +178,8 @@ MILLRACE_COLD void release_park(Peer& peer);
 
 // take.cc ----------------------------------------------------------------------------------------
 
+/** Asks for the lines that take() to commit() need and the receiver has had last. */
+void fetch_lines(const Peer& peer);
 /** One WQE for us, or max_wr when there is none: then we are parked, if that was possible, and
  * `seen` is what will have changed when it is worth another try (R10). */
 uint32_t take(Qp& qp, Peer& peer, uint64_t* seen);

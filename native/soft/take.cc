@@ -53,6 +53,16 @@ MILLRACE_COLD bool park(Qp& qp, Peer& peer) {
 
 }  // namespace
 
+void fetch_lines(const Peer& peer) {
+  const RingUse& use = *peer.ring;
+  if (use.touched) return;  // a list of WRs goes through the same lines
+  const uint32_t hint = peer.queue->hint.load(std::memory_order_relaxed);
+  base::fetch_for_write(&peer.words[hint]);
+  __builtin_prefetch(peer.wqes + peer.stride * hint);
+  base::fetch_for_write(&use.ring->entries[use.tail & (use.capacity - 1)]);
+  base::fetch_for_write(&use.ring->tail);
+}
+
 uint32_t take(Qp& qp, Peer& peer, uint64_t* seen) {
   const uint64_t taken = wqe_taken(qp.process->owner());
   *seen = peer.queue->posted.load(std::memory_order_acquire);
