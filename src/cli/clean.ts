@@ -1,6 +1,8 @@
 import { baseFolder } from '../cluster/paths.js';
 import { listDomains } from '../cluster/registry.js';
 import { cleanDomain } from '../cluster/survey.js';
+import type { Native } from '../native/binding.js';
+import { nativeError } from '../native/faults.js';
 import { loadNative } from '../native/load.js';
 import type { Context } from './context.js';
 import { EXIT } from './exit.js';
@@ -22,7 +24,7 @@ export async function clean(options: CleanOptions, { io }: Context): Promise<num
   const domains = options.all ? listDomains(base) : [options.domain];
   const cleaned = domains.map((domain) => ({ domain, ...cleanDomain(native, base, domain) }));
   // The software device has a folder of its own, which all domains of a fabric share.
-  const device = native.cleanFabric();
+  const device = cleanFabric(native);
   const regions = native.sweepRegions();
   if (options.json) {
     await io.line(JSON.stringify({ domains: cleaned, device, regions }));
@@ -53,3 +55,12 @@ export async function clean(options: CleanOptions, { io }: Context): Promise<num
 
 const count = (number: number, one: string, many = `${one}s`): string =>
   `${number} ${number === 1 ? one : many}`;
+
+/** @throws MillraceError `ERR_LAYOUT_VERSION`: processes of another layout use the fabric */
+function cleanFabric(native: Native): { reaped: number; bytes: number } {
+  try {
+    return native.cleanFabric();
+  } catch (error) {
+    throw nativeError("clean the software device's memory", native, error);
+  }
+}

@@ -108,6 +108,9 @@ test('a fabric of another layout', async () => {
   const what = await outcome();
   expect(what).toMatchObject({ joined: false, code: 'ERR_LAYOUT_VERSION', alive: true });
   expect(what.message).toMatch(/layout 9\.\d+ .*this build has 1\.\d+ .*processes use it.*MILLRACE_FABRIC/);
+  const clean = place.millrace('clean');
+  expect(await clean.finish()).toMatchObject({ code: 1 });
+  expect(clean.err).toMatch(/^millrace: .*layout 9\.\d+ .*\(ERR_LAYOUT_VERSION\)$/m);
   fs.writeSync(fd, Buffer.from([1, 0, 0, 0]), 0, 4, 8);
   expect(await outcome()).toMatchObject({ joined: true });
   fs.writeSync(fd, Buffer.from([9, 0, 0, 0]), 0, 4, 8);
