@@ -216,7 +216,7 @@ async function runRound(round, link) {
       user,
       which: options.full ? 'all' : 'common',
       names,
-      limitS: 20,
+      limitS: 60,
       each: (row) => record(counts, link, round, row.id, row),
     });
     if (fault !== '') record(counts, link, round, 'pyverbs', { result: 'fail', reason: fault, ms: 0 });
