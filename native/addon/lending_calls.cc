@@ -178,9 +178,10 @@ Napi::Value collect_holds(const Napi::CallbackInfo& info) {
   const bool want = arguments.boolean(1, "want");
   if (!arguments.ok()) return {};
   Pool* const pool = open->lending.open_pool();
-  if (pool == nullptr) return Napi::Boolean::New(info.Env(), false);
+  if (pool == nullptr) return Napi::Number::New(info.Env(), 0);
   pool->want(want);
-  return Napi::Boolean::New(info.Env(), pool->collect());
+  (void)pool->collect();
+  return Napi::Number::New(info.Env(), static_cast<double>(pool->returned()));
 }
 
 Napi::Value receiver_gone(const Napi::CallbackInfo& info) {

@@ -253,6 +253,7 @@ void Pool::settle(uint32_t block) {
   Block& b = blocks_[block];
   if (b.state != State::kRetired || b.holds > 0 || b.pin != 0) return;
   b.state = State::kFree;
+  ++returned_;
   if (options_.poison) memset(address(block), kPoison, b.capacity);
   free_[b.capacity].push_back(block);
 }
@@ -266,6 +267,7 @@ bool Pool::collect() {
       continue;
     }
     any = true;
+    ++returned_;
     holds_[i] = holds_.back();
     holds_.pop_back();
     free_words_.push_back(hold.word);

@@ -94,6 +94,9 @@ class Pool {
   void receiver_gone(uint64_t receiver, bool dead);
   /** Takes back what was released. @return whether anything was */
   bool collect();
+  /** Holds that were taken back and blocks that became free, ever: whoever waits for either looks
+   * whether it has grown, since any call may have collected. */
+  uint64_t returned() const { return returned_; }
   /** Whether receivers should tell of releases. collect() after it. */
   void want(bool on) { table_.want(on); }
 
@@ -142,6 +145,7 @@ class Pool {
   bool closed_ = false;
   uint32_t slabs_made_ = 0;
   uint64_t bytes_ = 0;
+  uint64_t returned_ = 0;
   uint64_t serial_ = 0;
   uint64_t pin_ = 0;
   uint64_t planned_bytes_ = 0;  ///< of the slab that is being made; 0: none is

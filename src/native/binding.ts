@@ -439,8 +439,11 @@ export interface NativeLending {
     target: Uint8Array,
     offset: number,
   ): boolean;
-  /** Takes back what receivers have released; `want` asks them to tell of further ones. @returns whether anything was */
-  collectHolds(handle: number, want: boolean): boolean;
+  /**
+   * Takes back what receivers have released; `want` asks them to tell of further releases.
+   * @returns holds taken back and blocks that became free, ever: other calls collect, too
+   */
+  collectHolds(handle: number, want: boolean): number;
   /** A receiver is gone (`dead`), or is given up: then it keeps what it has taken (R16). */
   receiverGone(handle: number, receiver: number, dead: boolean): void;
 

@@ -22,7 +22,7 @@ export const noLending: NativeLending = {
   retireBlock() {},
   holdRoom: () => false,
   offerHold: absent('offerHold'),
-  collectHolds: () => false,
+  collectHolds: () => 0,
   receiverGone() {},
   takeHold: () => 0,
   revokeHold() {},

@@ -27,6 +27,7 @@ export class Pool {
   /** Whether anything was ever lent: without it there is nothing to look after. */
   used = false;
   #wants = false;
+  #returned = 0;
 
   /**
    * Lends a block of so many bytes.
@@ -76,11 +77,17 @@ export class Pool {
     return this.native.offerHold(this.handle, block.id, peer.info.incarnation, block.bytes, source.bytes, at);
   }
 
-  /** Takes back what was released, and asks receivers to tell of releases while `want`. @returns whether anything came */
+  /**
+   * Takes back what was released, and asks receivers to tell of releases while `want`.
+   * @returns whether anything came back since the last call
+   */
   collect(want: boolean): boolean {
     if (!this.used || (!want && !this.#wants)) return false;
     this.#wants = want;
-    return this.native.collectHolds(this.handle, want);
+    const returned = this.native.collectHolds(this.handle, want);
+    const some = returned !== this.#returned;
+    this.#returned = returned;
+    return some;
   }
 
   /** That peer is gone (`dead`), or nothing more is sent to it. */

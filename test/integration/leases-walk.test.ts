@@ -1,0 +1,91 @@
+/**
+ * Four processes that lend, lease, retain and release by chance, some of which are killed and stopped meanwhile: at the end
+ * nobody holds anything, and nothing is left. MILLRACE_WALK_STEPS sets how long (steps of each process), MILLRACE_WALK_SEED
+ * which way.
+ */
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { Place, root } from '../support/cli-process.js';
+import { MemberProcess } from '../support/member-process.js';
+
+const STEPS = Number(process.env.MILLRACE_WALK_STEPS ?? 600);
+const SEED = Number(process.env.MILLRACE_WALK_SEED ?? Date.now() % 1_000_000);
+const program = join(root, 'test', 'integration', 'programs', 'lending-member.mjs');
+const MIB = 1 << 20;
+
+let place: Place;
+beforeEach(() => {
+  place = new Place();
+});
+afterEach(async () => {
+  await place.dispose();
+});
+
+let state = SEED;
+/** A number below `n`; the same for the same seed. */
+function random(n: number): number {
+  state = (Math.imul(state, 1_103_515_245) + 12_345) & 0x7fffffff;
+  return Math.floor((state / 0x80000000) * n);
+}
+
+const OVERFLOWS = ['wait', 'drop-oldest', 'drop-newest', 'latest'];
+
+let made = 0;
+function start(at: number): Promise<MemberProcess> {
+  // The second pool is too small for what all want.
+  const options = {
+    overflow: OVERFLOWS[at],
+    seed: SEED + ++made,
+    poolBytes: (at === 1 ? 3 : 12) * MIB,
+    heldBytes: (at === 1 ? 2 : 4) * MIB,
+  };
+  return new MemberProcess(place, program, `m${made}`, options).up();
+}
+
+test(`seed ${SEED}, ${STEPS} steps each`, { timeout: 60_000 + STEPS * 100 }, async () => {
+  const members = await Promise.all(OVERFLOWS.map((_, at) => start(at)));
+  const rounds = Math.max(4, Math.round(STEPS / 150));
+  const steps = Math.ceil(STEPS / rounds);
+  /** Tells one to walk a piece. @returns what is true when it has */
+  const walk = (one: MemberProcess): (() => Promise<void>) => {
+    const before = one.of('walked').length;
+    one.tell('walk', { steps });
+    return () => one.until('walked', () => one.of('walked').length > before);
+  };
+  // In each piece something happens to somebody, and the others go on meanwhile.
+  for (let round = 0; round < rounds; round++) {
+    const walking = members.map(walk);
+    const at = random(4);
+    const victim = members[at]!;
+    const signal = round % 2 === 0 ? 'SIGKILL' : 'SIGSTOP';
+    victim.running.kill(signal);
+    for (const [i, done] of walking.entries()) if (i !== at) await done();
+    if (signal === 'SIGKILL') {
+      await victim.running.finish();
+      members[at] = await start(at);
+      await walk(members[at]!)();
+    } else {
+      victim.running.kill('SIGCONT');
+      await walking[at]!();
+    }
+  }
+  const settled = await Promise.allSettled(members.map((one) => one.ask('settle', 'settled')));
+  const failed = settled.flatMap((one) => (one.status === 'rejected' ? [String(one.reason)] : []));
+  expect(failed).toEqual([]);
+  const answers = settled.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
+  for (const answer of answers) {
+    expect(answer).toMatchObject({
+      broken: 0,
+      holds: 0,
+      leases: 0,
+      leasedBytes: 0,
+      blocksInUse: 0,
+      blockBytesInUse: 0,
+    });
+  }
+  // It was worth it: each heard something, and somebody found the pool full.
+  const last = members.map((one) => one.of('walked').at(-1)!);
+  for (const { leases, values, loans } of last) expect(Math.min(leases, values, loans)).toBeGreaterThan(0);
+  for (const one of members) await one.leave();
+  expect(place.content).toEqual([]);
+});
