@@ -20,10 +20,9 @@ export {
   struct,
 } from './channels/codec/index.js';
 export { failOnGap } from './channels/events.js';
-export { join } from './channels/join.js';
 export { Lease } from './channels/lending/lease.js';
 export { Loan } from './channels/lending/loan.js';
-export { Member, type MemberResources } from './channels/member.js';
+export type { MemberResources } from './channels/member.js';
 export type {
   ChannelOptions,
   JoinOptions,
@@ -62,6 +61,8 @@ export {
   MillraceRangeError,
   MillraceTypeError,
 } from './errors.js';
+export { join } from './join.js';
+export { Member } from './member.js';
 export type {
   OpenRegionOptions,
   RegionAccess,
@@ -70,3 +71,21 @@ export type {
   RegionRights,
 } from './regions/options.js';
 export type { Region } from './regions/region.js';
+export { Datagram } from './steering/datagram.js';
+export { Datagrams } from './steering/datagrams.js';
+export type { FlowCounters } from './steering/flow-table.js';
+export type { Problem } from './steering/problem.js';
+export type {
+  Action,
+  MaskedAddress,
+  MaskedNumber,
+  Match,
+  MatchInput,
+  Position,
+  Rule,
+  RuleInput,
+  RuleType,
+  Target,
+} from './steering/rule.js';
+export { checkRules, type RuleSet } from './steering/set.js';
+export { type RuleStats, Steering, type SteeringEvent, type WatchedFile } from './steering/steering.js';

@@ -1,10 +1,9 @@
 import { basename } from 'node:path';
 import { isMainThread, threadId } from 'node:worker_threads';
-import { Cluster, type ClusterEvents } from '../cluster/cluster.js';
+import type { Cluster, ClusterEvents } from '../cluster/cluster.js';
 import { MillraceTypeError } from '../errors.js';
 import type { Native } from '../native/binding.js';
-import { loadNative } from '../native/load.js';
-import { type Clock, systemClock } from './clock.js';
+import type { Clock } from './clock.js';
 import { type ClusterPort, Engine } from './engine.js';
 import { aborted } from './iterate.js';
 import { Member } from './member.js';
@@ -16,6 +15,8 @@ export interface JoinParts {
   readonly clock: Clock;
   /** From 0 to below 1: for back-offs. */
   readonly dice: () => number;
+  /** What the member is made as: one with more than channels, where a layer above adds something. */
+  readonly Member?: typeof Member;
   joinCluster(options: {
     domain: string;
     name: string;
@@ -31,29 +32,7 @@ function standardName(): string {
   return `${program}-${process.pid}${isMainThread ? '' : `-${threadId}`}`.slice(-256);
 }
 
-/**
- * Joins a domain and becomes a member of it.
- *
- * @param domain its name; MILLRACE_DOMAIN or `'default'` unless given
- * @returns the member, which the caller owns: leave(), close(), or `await using`. If the event loop runs empty, the member
- *   drains and leaves by itself.
- * @throws MillraceError (rejects) with the exact cause, nothing left behind; MillraceTypeError and MillraceRangeError for
- *   options
- */
-export function join<C = undefined>(domain?: string, options?: JoinOptions): Promise<Member<C>> {
-  return joinWith<C>(
-    () => ({
-      native: loadNative(),
-      clock: systemClock(),
-      dice: Math.random,
-      joinCluster: (given) => Cluster.join(given),
-    }),
-    domain,
-    options,
-  );
-}
-
-/** @internal join() with its parts given. */
+/** join() with its parts given: what src/join.ts calls, and the tests. */
 export async function joinWith<C = undefined>(
   parts: () => JoinParts,
   domain: string = process.env.MILLRACE_DOMAIN || 'default',
@@ -69,7 +48,7 @@ export async function joinWith<C = undefined>(
   const { name, mode, signal, faults, device, slotBytes, slots, maxSlots, arenaBytes } = settings;
   const { poolBytes, heldBytes } = settings;
   if (signal?.aborted === true) throw aborted('join()', signal);
-  const { native, clock, dice, joinCluster } = parts();
+  const { native, clock, dice, joinCluster, Member: Made = Member } = parts();
   // The cluster delivers no event before its promise has resolved and this function has gone on.
   let engine: Engine | undefined;
   let member: Member<C> | undefined;
@@ -120,7 +99,7 @@ export async function joinWith<C = undefined>(
     throw error;
   }
   engine = new Engine({ native, cluster, clock, dice, domain, name, slotBytes, poolBytes, mode });
-  member = new Member<C>(domain, name, engine, cluster);
+  member = new Made<C>(domain, name, engine, cluster);
   engine.start();
   return member;
 }

@@ -1,5 +1,5 @@
 import { overlaps, sameMatch } from './overlap.js';
-import { type Rule, receiver } from './rule.js';
+import { isObserver, type Rule, receiver } from './rule.js';
 
 /** A rule that is in force. */
 export interface Flow {
@@ -9,9 +9,22 @@ export interface Flow {
   readonly handle: number;
 }
 
-/** Flows that do the same for the same receiver. */
-const keyOf = (rule: Rule, attr: Uint8Array): string =>
-  `${Buffer.from(attr).toString('latin1')} ${rule.match.interface ?? '*'} ${receiver(rule)}`;
+/** Whether a flow does what a rule says, under its name. */
+function isFlowOf(
+  { rule: old, attr: bytes }: Flow,
+  { rule, attr }: { rule: Rule; attr: Uint8Array },
+): boolean {
+  // Whoever is not only named is told apart: what a rule leads to may have been made anew under the same name.
+  const target = ({ action }: Rule) =>
+    typeof action === 'object' && isObserver(action.to) ? action.to : undefined;
+  return (
+    Buffer.compare(bytes, attr) === 0 &&
+    old.tag === rule.tag &&
+    old.match.interface === rule.match.interface &&
+    receiver(old) === receiver(rule) &&
+    target(old) === target(rule)
+  );
+}
 
 /** Whether it makes a difference which of two rules is the older. */
 const ageMatters = (a: Rule, b: Rule): boolean =>
@@ -22,8 +35,8 @@ const ageMatters = (a: Rule, b: Rule): boolean =>
   overlaps(a.match, b.match);
 
 /**
- * Which flows can stay when a set of rules takes the place of another: those that are in both, and whose age is still right
- * among the rules that they overlap with at one priority. A flow that stays loses no packet. Pure.
+ * Which flows can stay when a set of rules takes the place of another: those that are in both under one name, and whose age
+ * is still right among the rules that they overlap with at one priority. A flow that stays loses no packet. Pure.
  * @param old in the order of age
  * @returns for each rule of `next` that has one, its flow
  */
@@ -31,34 +44,28 @@ export function keepFlows(
   old: readonly Flow[],
   next: readonly { readonly rule: Rule; readonly attr: Uint8Array }[],
 ): Map<Rule, Flow> {
-  const free = new Map<string, Flow[]>();
-  for (const flow of old) {
-    const key = keyOf(flow.rule, flow.attr);
-    const list = free.get(key);
-    if (list === undefined) free.set(key, [flow]);
-    else list.push(flow);
-  }
-  const age = new Map(old.map((flow, i) => [flow, i]));
+  const byName = new Map(old.map((flow, age) => [flow.rule.name, { flow, age }]));
   const kept = new Map<Rule, Flow>();
+  const ages = new Map<Rule, number>();
   const made: Rule[] = [];
   let newest = -1;
-  for (const { rule, attr } of next) {
-    const list = free.get(keyOf(rule, attr)) ?? [];
-    const same = list.findIndex((flow) => flow.rule.name === rule.name);
-    const flow = list[Math.max(same, 0)];
-    const own = flow === undefined ? -1 : age.get(flow)!;
-    // Rules before it in the set that would be younger than it.
-    const younger =
-      own > newest
-        ? made
-        : [...made, ...[...kept].filter(([, one]) => age.get(one)! > own).map(([one]) => one)];
-    if (flow === undefined || younger.some((one) => ageMatters(one, rule))) {
+  for (const wanted of next) {
+    const { rule } = wanted;
+    const known = byName.get(rule.name);
+    if (known === undefined || !isFlowOf(known.flow, wanted)) {
       made.push(rule);
       continue;
     }
-    list.splice(list.indexOf(flow), 1);
+    const { flow, age } = known;
+    // Rules before it in the set that would be younger than it.
+    const passed = age > newest ? [] : [...ages].filter(([, other]) => other > age).map(([other]) => other);
+    if ([...passed, ...made].some((other) => ageMatters(other, rule))) {
+      made.push(rule);
+      continue;
+    }
     kept.set(rule, flow);
-    newest = Math.max(newest, own);
+    ages.set(rule, age);
+    newest = Math.max(newest, age);
   }
   return kept;
 }

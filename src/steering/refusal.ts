@@ -32,25 +32,21 @@ const REMEDIES: Readonly<Record<string, { field?: string; cause: string; remedy:
 
 /** ERR_STEERING_REFUSED: why the device did not take a rule. */
 export function refused(call: string, rule: Rule, cause: unknown): MillraceError {
-  const {
-    code = 'EIO',
-    errno,
-    detail,
-    message,
-  } = cause as { code?: string; errno?: number; detail?: string; message?: string };
+  const given = cause as { code?: string; errno?: number; field?: string; detail?: string; message?: string };
+  const { code = 'EIO', errno, detail, message } = given;
   const known = REMEDIES[code];
-  const field = known?.field === undefined ? '' : `${known.field}: `;
-  const said = detail === undefined || detail === '' ? (known?.cause ?? message ?? String(cause)) : detail;
+  const field = given.field ?? known?.field;
+  const said = detail || (known?.cause ?? message ?? String(cause));
   return new MillraceError(
     'ERR_STEERING_REFUSED',
-    `${call}: ${called(rule)}: ${field}${said} (${code}). Nothing was changed. ${known?.remedy ?? ''}`.trimEnd(),
+    `${call}: ${called(rule)}: ${field === undefined ? '' : `${field}: `}${said} (${code}). Nothing was changed. ${known?.remedy ?? ''}`.trimEnd(),
     {
       cause,
       errnoName: code,
       ...(errno === undefined ? {} : { errno }),
       // Room comes back; a capability or a driver's option does not by itself.
       retryable: code === 'ENOMEM',
-      details: { rule: rule.name, ...(known?.field === undefined ? {} : { field: known.field }) },
+      details: { rule: rule.name, ...(field === undefined ? {} : { field }) },
     },
   );
 }

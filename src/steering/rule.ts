@@ -44,10 +44,17 @@ export interface MatchInput {
   readonly interface?: string;
 }
 
-/** Where packets go: a channel. Its name says which. */
+/**
+ * Where packets go: a stream of datagrams, which its name says. With a `next` (a channel of bytes), the payloads are also handed
+ * to that.
+ */
 export interface Target {
   readonly name: string;
+  next?(bytes: Uint8Array): void;
 }
+
+/** A target that takes payloads. */
+export const isObserver = (target: Target): target is Required<Target> => typeof target.next === 'function';
 
 /** The kinds of rules. Default ones come after every normal one; a sniffer gets a copy of everything. */
 export type RuleType = 'normal' | 'all-default' | 'multicast-default' | 'sniffer';

@@ -115,10 +115,28 @@ describe('a set in the place of another', () => {
   test('what is in both stays; the new comes before the old goes', () => {
     const { table, steering } = made();
     steering.replace([group(1), group(2)]);
-    steering.replace([group(3), group(2, { name: 'renamed' })]);
+    steering.replace([group(3), group(2)]);
     expect(table.log).toEqual(['+g1', '+g2', '+g3', '-g1']);
-    expect(steering.rules.map(({ name }) => name)).toEqual(['g3', 'renamed']);
-    expect(steering.stats().map(({ rule }) => rule)).toEqual(['g3', 'renamed']);
+    expect(steering.rules.map(({ name }) => name)).toEqual(['g3', 'g2']);
+    expect(steering.stats().map(({ rule }) => rule)).toEqual(['g3', 'g2']);
+  });
+
+  test('another name, match, action, tag or target is another rule', () => {
+    const { table, steering } = made();
+    const target = { name: 'c1', next: () => {} };
+    const others: Partial<RuleInput>[] = [
+      { name: 'x' },
+      { tag: 1 },
+      { to: 'c2' },
+      { to: target },
+      { to: { ...target } },
+      { dontTrap: true },
+    ];
+    for (const other of [{}, ...others]) steering.replace([group(1, other)]);
+    expect(table.log.filter((one) => one.startsWith('+'))).toHaveLength(1 + others.length);
+    steering.replace([group(1, others.at(-1))]);
+    steering.replace([group(1, { ...others.at(-1), to: { name: 'c1' } })]);
+    expect(table.log.filter((one) => one.startsWith('+'))).toHaveLength(1 + others.length);
   });
 
   test('where age decides, a rule that stays is made anew behind the one that is now before it', () => {

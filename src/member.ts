@@ -1,0 +1,39 @@
+import type { ClusterPort, Engine } from './channels/engine.js';
+import { Member as ChannelMember } from './channels/member.js';
+import type { Datagrams } from './steering/datagrams.js';
+import { Forwarding } from './steering/forward.js';
+import { Ports } from './steering/ports.js';
+import { Steering } from './steering/steering.js';
+
+/**
+ * One environment (main thread or worker) in a domain: its channels, and the rules that bring network flows into them.
+ *
+ * `C` maps channel names to payload types (`join<Contract>()`); without it any name goes and payloads are `unknown` unless a
+ * type argument, a schema or a codec says more.
+ */
+export class Member<C = undefined> extends ChannelMember<C> {
+  /** Which packets of the network come into which streams and channels. */
+  readonly steering: Steering;
+  readonly #ports: Ports;
+
+  /** @internal Members are made by join(). */
+  constructor(domain: string, name: string, engine: Engine, cluster: ClusterPort) {
+    super(domain, name, engine, cluster);
+    const { native, handle } = engine.transport;
+    const { device } = native.resources(handle);
+    this.#ports = new Ports(native, device.startsWith('soft') ? 'soft' : device);
+    this.steering = new Steering(new Forwarding(this.#ports));
+  }
+
+  /** What rules steer to that name (`to`), with addresses and times. The same object for the same name; has no memory. */
+  datagrams(name: string): Datagrams {
+    return this.#ports.stream(name);
+  }
+
+  /** The rules end first. */
+  override leave(): Promise<void> {
+    this.steering.close();
+    this.#ports.close();
+    return super.leave();
+  }
+}
