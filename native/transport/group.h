@@ -73,6 +73,7 @@ class GroupSender {
 
  private:
   static constexpr uint32_t kDepth = 128;
+  static constexpr uint32_t kBatch = 32;
 
   GroupSender() = default;
   uint8_t* slot(uint64_t position) const { return memory_.get() + position % kDepth * slot_bytes_; }

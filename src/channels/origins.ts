@@ -131,9 +131,11 @@ export class Origins {
 
   /** Nothing comes of what is next, up to `to`. Each subscription is told of what was for it: one may begin within. */
   missing(origin: Origin, to: number, reason: GapReason): void {
-    for (let from = origin.next; from <= to; from = origin.next) {
+    // Beyond it counting stands still, whatever a peer says (I9).
+    const last = Math.min(to, Number.MAX_SAFE_INTEGER - 1);
+    for (let from = origin.next; from <= last; from = origin.next) {
       if (origin.waiting.length > 0) origin.arrive(from);
-      const until = Math.min(to, ...origin.waiting.map(({ first }) => first - 1));
+      const until = Math.min(last, ...origin.waiting.map(({ first }) => first - 1));
       origin.next = until + 1;
       origin.last = until;
       this.gap(origin, from, until, until - from + 1, reason);

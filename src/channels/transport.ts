@@ -282,8 +282,12 @@ export class Transport {
       const a = events[row + 2]!;
       const b = events[row + 3]!;
       switch (events[row]) {
-        case EVENT.FRAME:
         case EVENT.DATAGRAM:
+          at = Math.max(at, a + b);
+          // Of a peer that is not known yet nothing is kept that it would have to send again anyway.
+          if (this.listener.peerAt(peer) !== undefined) this.#frame(peer, a, b);
+          break;
+        case EVENT.FRAME:
           at = Math.max(at, a + b);
           this.#frame(peer, a, b);
           break;

@@ -25,6 +25,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::unique_ptr<uint8_t[]> body(new uint8_t[body_bytes]);
   std::memcpy(body.get(), data + (size - body_bytes), body_bytes);
   const bool good = check_records(body.get(), static_cast<uint32_t>(body_bytes), header.records);
+  // Nothing is both, and of a group's kinds only what is good anyway.
+  if (check_group_header(header, static_cast<uint32_t>(size), kSelf) &&
+      (fault == HeaderFault::kNone || size <= sizeof(header)))
+    std::abort();
+  if (check_records(body.get(), static_cast<uint32_t>(body_bytes), header.records,
+                    1u << kRecordData) &&
+      !good)
+    std::abort();
   if (fault != HeaderFault::kNone) return 0;
   if (header.lane >= kLanes || header.receiver != kSelf || header.body_bytes != body_bytes)
     std::abort();

@@ -4,6 +4,8 @@ import type { Channel } from '../../src/channels/channel.js';
 import type { Member } from '../../src/channels/member.js';
 import { groupKey } from '../../src/channels/multicast/groups.js';
 import type { ChannelEvent, StatusEvent } from '../../src/channels/types.js';
+import { KIND } from '../../src/channels/wire.js';
+import { forge } from '../support/forge.js';
 import { splitmix, World } from '../support/world.js';
 
 const MULTICAST = { delivery: 'multicast' } as const;
@@ -372,6 +374,23 @@ describe('pace', () => {
     expect(out.stats().queuedBytes).toBe(0);
   });
 
+  test('what waits when its last subscriber leaves is for nobody, and who comes then hears what comes then', async () => {
+    const { pub, sub, out } = await pair({ pace: 1000 });
+    for (let n = 2; n <= 20; n++) out.next(n);
+    sub.channel('m').close();
+    await world.settle();
+    expect(out.stats().queuedBytes).toBeGreaterThan(0);
+    for (let n = 21; n <= 25; n++) out.next(n);
+    const later = await world.join('test');
+    const heard = listen(later.channel<number>('m', MULTICAST));
+    await world.settle();
+    for (let n = 26; n <= 30; n++) out.next(n);
+    await world.advance(3000);
+    expect(heard).toEqual(numbers(26, 30));
+    expect(out.stats().queuedBytes).toBe(0);
+    expect(pub.inspect().channels[0]!.publishing!.multicast).toMatchObject({ sent: 30 });
+  });
+
   test('close() waits for its turn, drain() too', async () => {
     const { out, heard } = await pair({ pace: 1000 });
     for (let n = 2; n <= 20; n++) out.next(n);
@@ -548,5 +567,79 @@ describe('agreement', () => {
     });
     expect(status.map((event) => event.type)).toEqual(['fault', 'fault']);
     expect(channel.stats().refused).toBe(1);
+  });
+});
+
+describe('what a peer sends that it should not (I9)', () => {
+  const pairs = (...values: number[]) => new Uint8Array(new Float64Array(values).buffer);
+
+  test('requests and reports that make no sense are faults of that peer alone', async () => {
+    const { pub, sub, out, heard } = await pair();
+    const faults: string[] = [];
+    pub.status$.subscribe(
+      (event) => event.type === 'fault' && faults.push((event.error as { code?: string }).code!),
+    );
+    for (const payload of [
+      pairs(),
+      pairs(0, 1),
+      pairs(3, 2),
+      pairs(1, 2 ** 60),
+      pairs(1),
+      pairs(...new Array(80).fill(1)),
+    ])
+      for (const kind of [KIND.REPAIR, KIND.MISSED])
+        forge(world, sub.incarnation, pub.incarnation, (write) => write(1, kind, payload));
+    await world.settle();
+    expect(faults).toEqual(new Array(12).fill('ERR_PEER_INPUT'));
+    // Of a generation that is not, or of a channel that is not: nothing.
+    forge(world, sub.incarnation, pub.incarnation, (write) => {
+      write(1, KIND.REPAIR, pairs(1, 1000));
+      write(99, KIND.MISSED, pairs(1, 1000));
+    });
+    out.next(2);
+    await world.settle();
+    expect(faults.length).toBe(12);
+    expect(heard).toEqual([1, 2]);
+  });
+
+  test('sequences beyond counting, and parts that do not fit together', async () => {
+    const { pub, sub, out, heard } = await pair();
+    const part = (total: number, offset: number, bytes: number) => {
+      const payload = new Uint8Array(8 + bytes);
+      new Uint32Array(payload.buffer, 0, 2).set([total, offset]);
+      return payload;
+    };
+    forge(world, pub.incarnation, sub.incarnation, (write) => {
+      write(1, KIND.HEARTBEAT, new Uint8Array(0), 2 ** 60);
+      write(1, KIND.DATA, new Uint8Array(1), 2 ** 60);
+      for (const [total, offset, bytes] of [
+        [64, 0, 0],
+        [64, 8, 8],
+        [64, 0, 72],
+        [63, 0, 8],
+        [2 ** 31, 0, 8],
+        [64, 0, 64],
+        [0, 0, 8],
+        [8, 0, 8],
+      ] as const)
+        write(1, KIND.FRAGMENT, part(total, offset, bytes), 2);
+      write(1, KIND.FRAGMENT, new Uint8Array(4), 2);
+      write(1, KIND.GAP, pairs(2, 1, 0), 2);
+    });
+    await world.settle();
+    out.next(2);
+    await world.advance(100);
+    expect(heard).toEqual([1, 2]);
+    expect(sub.channel('m').stats()).toMatchObject({ missing: 0, decodeErrors: 0 });
+  });
+
+  test('a heartbeat that names what was never sent: given up after the bounded requests', async () => {
+    const { pub, sub, out, heard } = await pair();
+    forge(world, pub.incarnation, sub.incarnation, (write) => write(1, KIND.HEARTBEAT, new Uint8Array(0), 3));
+    await world.advance(10_000);
+    expect(heard).toEqual([1, '2-3 lost']);
+    for (let n = 2; n <= 4; n++) out.next(n);
+    await world.advance(100);
+    expect(heard).toEqual([1, '2-3 lost', 4]);
   });
 });

@@ -18,6 +18,9 @@ export interface Sequenced {
   readonly count: { duplicates: number };
 }
 
+/** No publisher comes so far, and beyond it counting stands still (I9). */
+const isPossible = (sequence: number): boolean => sequence < Number.MAX_SAFE_INTEGER;
+
 /** What it needs of the receiving side. */
 export interface ReorderHost<O extends Sequenced> {
   readonly clock: Clock;
@@ -70,6 +73,7 @@ export class Reorder<O extends Sequenced> {
   /** A whole message came. @returns whether it is to be handed on now; otherwise it is held, or was here before */
   take(source: RecordSource, start: number, size: number, sequence: number): boolean {
     const { origin } = this;
+    if (!isPossible(sequence)) return false;
     if (sequence > this.#known) this.#known = sequence;
     if (sequence < origin.next || this.#held.has(sequence)) {
       origin.count.duplicates++;
@@ -97,6 +101,7 @@ export class Reorder<O extends Sequenced> {
 
   /** The publisher has sent everything up to there. */
   sent(sequence: number): void {
+    if (!isPossible(sequence)) return;
     if (sequence > this.#known) this.#known = sequence;
     this.#watch();
   }

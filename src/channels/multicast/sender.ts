@@ -101,6 +101,8 @@ export class Sender {
 
   /** Takes the record at `start` of the arena, which stays there until the next flush at least. */
   take(start: number, size: number, sequence: number): void {
+    // What nobody listened to was not kept, and what waits from before is for nobody who is there now.
+    if (sequence !== this.#history.last + 1) this.#forgetQueue();
     this.#history.keep(this.host.transport.arena, start, size, sequence);
     if (this.queuedBytes === 0) {
       const wait = this.#bucket?.wait ?? 0;
@@ -166,12 +168,24 @@ export class Sender {
     this.#turn = null;
     this.#beat = null;
     this.#whenSent = null;
-    if (this.queuedBytes > 0) this.channel.queues(false);
-    this.queuedBytes = 0;
+    this.#forgetQueue();
     this.group.close();
   }
 
   // ---- inside --------------------------------------------------------------------------------------------------------
+
+  #forgetQueue(): void {
+    if (this.queuedBytes === 0) return;
+    this.queuedBytes = 0;
+    this.channel.queues(false);
+    this.#roomAgain();
+  }
+
+  #roomAgain(): void {
+    if (!this.full || this.queuedBytes > this.channel.maxQueueBytes / 2) return;
+    this.full = false;
+    this.channel.refuses(false);
+  }
 
   /** These can't be sent again to that subscriber. */
   #tellGap(peer: Peer, from: number, to: number, reason: GapReason): void {
@@ -191,7 +205,7 @@ export class Sender {
   #sendQueued(): void {
     const { arena } = this.host.transport;
     const history = this.#history;
-    while (this.sent < history.last) {
+    while (this.queuedBytes > 0) {
       const wait = this.#bucket?.wait ?? 0;
       if (wait > 0) {
         this.#later(wait);
@@ -215,10 +229,7 @@ export class Sender {
       this.queuedBytes -= size;
     }
     this.host.schedule();
-    if (this.full && this.queuedBytes <= this.channel.maxQueueBytes / 2) {
-      this.full = false;
-      this.channel.refuses(false);
-    }
+    this.#roomAgain();
     if (this.queuedBytes > 0) return;
     this.channel.queues(false);
     const call = this.#whenSent;
