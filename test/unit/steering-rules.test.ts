@@ -1,4 +1,5 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, expectTypeOf, test } from 'vitest';
+import type { Channel, Datagrams } from '../../src/index.js';
 import { steer } from '../../src/steering/match.js';
 import { decodePacket } from '../../src/steering/packet.js';
 import { parseRule } from '../../src/steering/parse.js';
@@ -340,4 +341,11 @@ describe('what is wrong with a rule', () => {
     );
     expect(checkRules([{ to: 'a' }]).rules).toHaveLength(1);
   });
+});
+
+test('a rule may lead to a stream, to a channel of bytes, and not to a channel of something else', () => {
+  type Wanted = NonNullable<RuleInput['to']>;
+  expectTypeOf<Datagrams>().toExtend<Wanted>();
+  expectTypeOf<Channel<Uint8Array>>().toExtend<Wanted>();
+  expectTypeOf<Channel<{ bid: number }>>().not.toExtend<Wanted>();
 });
