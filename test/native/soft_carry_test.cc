@@ -1,10 +1,13 @@
 // Messages that travel in the completion ring: small SENDs for memory that no file backs (R35).
-#include <numeric>
+#include <fcntl.h>
+
+#include <algorithm>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/files.h"
 #include "datagram_support.h"
+#include "soft/cq.h"
 #include "soft/layout.h"
 
 namespace millrace::test {
@@ -205,6 +208,31 @@ TEST(SoftCarry, ARegionThatHasGoneMeanwhile) {
   }
   EXPECT_EQ(end.state(), IBV_QPS_ERR);
   EXPECT_NE(sender.send(8), kSuccess);
+  EXPECT_EQ(sender.end(), 0);
+}
+
+TEST(SoftCarry, ALengthThatCanNotBeIsCountedAndPlacedNowhere) {
+  Fabric fabric;
+  Connected end(receiving());
+  Sender sender(end);
+  ASSERT_EQ(sender.send(64), kSuccess);
+  const std::vector<std::string> rings = fabric.files("r");
+  const auto ring = std::find_if(rings.begin(), rings.end(),
+                                 [](const std::string& name) { return name != "root"; });
+  ASSERT_NE(ring, rings.end());
+  base::Fd fd(open((fabric.folder() + "/" + *ring).c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(fd.valid());
+  const uint32_t bytes = soft::kCarryBytes + 1;
+  ASSERT_EQ(pwrite(fd.get(), &bytes, sizeof(bytes),
+                   offsetof(soft::Ring, entries) + offsetof(soft::Entry, byte_len)),
+            static_cast<ssize_t>(sizeof(bytes)));
+  ibv_wc wc = {};
+  EXPECT_EQ(ibv_poll_cq(end.recv_cq.get(), 1, &wc), 0);
+  EXPECT_EQ(soft::Cq::of(end.recv_cq.get()).bad_entries.load(), 1u);
+  EXPECT_TRUE(untouched(end.slot(0), end.options.slot_bytes));
+  ASSERT_EQ(sender.send(8), kSuccess);
+  ASSERT_TRUE(end.poll_received(&wc));
+  EXPECT_TRUE(is(end.slot(static_cast<uint32_t>(wc.wr_id)), 1, 8));
   EXPECT_EQ(sender.end(), 0);
 }
 
