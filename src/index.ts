@@ -73,7 +73,9 @@ export type {
 export type { Region } from './regions/region.js';
 export { Datagram } from './steering/datagram.js';
 export { Datagrams } from './steering/datagrams.js';
+export { type Explanation, explain, type RuleVerdict } from './steering/explain.js';
 export type { FlowCounters } from './steering/flow-table.js';
+export { decodePacket, type Packet } from './steering/packet.js';
 export type { Problem } from './steering/problem.js';
 export type {
   Action,

@@ -1,10 +1,12 @@
 import { resolve } from 'node:path';
-import { type AnyMillraceError, MillraceError } from '../errors.js';
+import { type AnyMillraceError, MillraceError, MillraceTypeError } from '../errors.js';
 import { type Flow, keepFlows } from './change.js';
 import { compile } from './compile.js';
 import { findConflicts } from './conflicts.js';
+import { type Explanation, explain } from './explain.js';
 import { readRuleText } from './file.js';
 import type { FlowCounters, FlowTable } from './flow-table.js';
+import { decodePacket } from './packet.js';
 import { parseRule } from './parse.js';
 import { errorsOf, type Problem, rulesError } from './problem.js';
 import { refused } from './refusal.js';
@@ -169,6 +171,21 @@ export class Steering {
       to: typeof rule.action === 'object' ? rule.action.to.name : null,
       ...this.#table.read(handle),
     }));
+  }
+
+  /**
+   * Which rules in force take a frame, and why the others do not. Nothing is sent or counted.
+   * @param frame with its Ethernet header
+   * @param port the network interface that it would come in through; any unless given
+   * @throws MillraceTypeError ERR_INVALID_ARGUMENT when it is shorter than that header
+   */
+  explain(frame: Uint8Array, port?: string): Explanation {
+    const packet = decodePacket(frame, port);
+    if (packet !== undefined) return explain(this.rules, packet);
+    throw new MillraceTypeError(
+      'ERR_INVALID_ARGUMENT',
+      `steering.explain(): the frame has ${frame.length} bytes, and an Ethernet header alone has 14.`,
+    );
   }
 
   /** @internal Ends all rules, as the member leaves. Idempotent. */

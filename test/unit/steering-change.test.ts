@@ -225,6 +225,15 @@ describe('a set in the place of another', () => {
   });
 });
 
+test('explain() says which of the rules in force takes a frame', () => {
+  const { steering } = made();
+  steering.add([group(7), group(8)]);
+  const { text, verdicts } = steering.explain(frame());
+  expect(text).toBe('UDP 10.0.0.1:4000 > 239.1.1.7:5001');
+  expect(verdicts.map(({ rule, outcome }) => `${rule.name} ${outcome}`)).toEqual(['g7 taken', 'g8 no-match']);
+  expect(errorOf(() => steering.explain(new Uint8Array(13))).code).toBe('ERR_INVALID_ARGUMENT');
+});
+
 describe('statistics, and the end', () => {
   afterEach(() => {
     vi.useRealTimers();
