@@ -13,6 +13,7 @@
 #include "transport/arena.h"
 #include "transport/backlog.h"
 #include "transport/credits.h"
+#include "transport/fetch.h"
 #include "transport/group.h"
 #include "transport/handshake.h"
 #include "transport/inbox.h"
@@ -146,6 +147,12 @@ class Member::Core final : public LaneSink {
   uint32_t poll(std::span<uint8_t> target, size_t offset, uint32_t max_frames);
   Lingered linger(uint32_t micros);
 
+  // fetch.cc
+  bool elsewhere(uint32_t peer);
+  base::Result<uint32_t> fetch(uint32_t peer, const RemoteMemory& from, std::byte* to,
+                               uint32_t lkey);
+  void cancel_fetch(uint32_t number);
+
   // rearm.cc
   void tunnel(uint32_t peer, std::span<const uint8_t> message);
 
@@ -226,6 +233,16 @@ class Member::Core final : public LaneSink {
   bool settle_peer(Peer& peer);
   bool stage_grant(Peer& peer, Lane& lane, uint32_t which, uint64_t value);
 
+  // fetch.cc
+  Fetch* find_fetch(uint32_t number);
+  void pump_fetches();
+  bool stage_piece(Fetch& fetch);
+  void piece_landed(const Posted& posted, bool came, bool culprit, ibv_wc_status status);
+  void end_fetch(Fetch& fetch, FetchEnd end);
+  void end_fetches_of(uint32_t peer);
+  void reap_fetches();
+  void tell_fetch(Fetch& fetch);
+
   // rearm.cc
   bool harvest(Lane& lane);
   bool harvest_all();
@@ -297,6 +314,12 @@ class Member::Core final : public LaneSink {
   uint32_t event_rows_ = 0;
   size_t cursor_ = 0;       ///< where in the target the next bytes go
   uint32_t need_room_ = 0;  ///< bytes that the target lacked room for
+
+  // Fetching.
+  std::deque<Fetch> fetches_;
+  uint64_t fetches_in_flight_ = 0;  ///< bytes
+  uint32_t fetches_made_ = 0;
+  uint32_t fetch_lane_ = 0;  ///< 0: not opened yet
 
   // Sending.
   std::vector<std::pair<Peer*, Destination*>> touched_;

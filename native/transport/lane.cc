@@ -84,14 +84,26 @@ void Lane::stage_frame(uint32_t srq_number) {
 
 void Lane::stage_write(uint32_t srq_number, const uint64_t* from, uint64_t remote_address,
                        uint32_t rkey) {
+  const ibv_sge local = {reinterpret_cast<uint64_t>(from), sizeof(*from), arena_->lkey()};
+  stage_one_sided(IBV_WR_RDMA_WRITE, srq_number, local, remote_address, rkey);
+}
+
+void Lane::stage_read(uint32_t srq_number, std::byte* to, uint32_t bytes, uint32_t lkey,
+                      uint64_t remote_address, uint32_t rkey) {
+  const ibv_sge local = {reinterpret_cast<uint64_t>(to), bytes, lkey};
+  stage_one_sided(IBV_WR_RDMA_READ, srq_number, local, remote_address, rkey);
+}
+
+void Lane::stage_one_sided(ibv_wr_opcode opcode, uint32_t srq_number, const ibv_sge& local,
+                           uint64_t remote_address, uint32_t rkey) {
   ibv_send_wr& wr = wrs_[staged_];
   ibv_sge* const sges = &sges_[size_t{staged_} * kSgesPerWr];
   memset(&wr, 0, sizeof(wr));
-  sges[0] = {reinterpret_cast<uint64_t>(from), sizeof(*from), arena_->lkey()};
+  sges[0] = local;
   wr.wr_id = tail_++;
   wr.sg_list = sges;
   wr.num_sge = 1;
-  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.opcode = opcode;
   wr.wr.rdma.remote_addr = remote_address;
   wr.wr.rdma.rkey = rkey;
   wire_->address(wr, srq_number);

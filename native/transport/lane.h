@@ -35,7 +35,7 @@ enum Carried : uint8_t {
 
 /** A WR from when it is staged until its completion (or the re-arm) is done with. */
 struct Posted {
-  enum class Kind : uint8_t { kFrame, kGrant };
+  enum class Kind : uint8_t { kFrame, kGrant, kRead };
   Kind kind = Kind::kFrame;
   uint8_t flags = 0;    ///< FrameFlags
   uint8_t carried = 0;  ///< Carried: what has to be told again when it is lost
@@ -45,9 +45,9 @@ struct Posted {
   uint32_t peer = 0;
   uint32_t generation = 0;  ///< of the peer's index
   uint32_t body_bytes = 0;
-  uint32_t records = 0;
+  uint32_t records = 0;  ///< kRead: number of the fetch
   uint32_t row_ends = 0;
-  uint64_t sequence = 0;
+  uint64_t sequence = 0;   ///< kRead: where in the payload
   uint64_t arena_low = 0;  ///< nothing below this arena position is named
   Run runs[kMaxRuns];
 };
@@ -116,6 +116,9 @@ class Lane {
   /** Stages next() as an 8-byte WRITE of `from` (a word of the arena). */
   void stage_write(uint32_t srq_number, const uint64_t* from, uint64_t remote_address,
                    uint32_t rkey);
+  /** Stages next() as a READ of a piece of the peer's memory. */
+  void stage_read(uint32_t srq_number, std::byte* to, uint32_t bytes, uint32_t lkey,
+                  uint64_t remote_address, uint32_t rkey);
   /** Posts what is staged. */
   void post();
 
@@ -152,6 +155,8 @@ class Lane {
 
  private:
   Lane() = default;
+  void stage_one_sided(ibv_wr_opcode opcode, uint32_t srq_number, const ibv_sge& local,
+                       uint64_t remote_address, uint32_t rkey);
   void forget_doubts();
   void fail(ibv_wc_status status);
 

@@ -93,6 +93,12 @@ void Member::tunnel(uint32_t peer, std::span<const uint8_t> message) {
 }
 Resources Member::resources() const { return core_->resources(); }
 ibv_pd* Member::pd() const { return core_->pd(); }
+bool Member::elsewhere(uint32_t peer) const { return core_->elsewhere(peer); }
+base::Result<uint32_t> Member::fetch(uint32_t peer, const RemoteMemory& from, std::byte* to,
+                                     uint32_t lkey) {
+  return core_->fetch(peer, from, to, lkey);
+}
+void Member::cancel_fetch(uint32_t number) { core_->cancel_fetch(number); }
 
 // ---- create and close
 // -----------------------------------------------------------------------------------------------
@@ -211,6 +217,7 @@ void Member::Core::close() {
   recognised_.clear();
   events_.clear();
   due_.clear();
+  fetches_.clear();
   connected_.clear();
   reserved_count_ = held_ = 0;
   backlog_bytes_ = 0;
@@ -395,6 +402,7 @@ void Member::Core::disconnect(uint32_t index) {
   lanes_->part(index);
   collect_all();
   due_.push_back({arrived_, 0, 0, 0, 0, peer.book.share(), {}});
+  end_fetches_of(index);
   peers_[index].reset();
   free_peers_.push_back(index);
   settle_due();
@@ -470,7 +478,7 @@ bool Member::Core::arm() {
   // something that wakes us.
   pump_active();
   settle();
-  post_lanes();
+  pump_fetches();
   // What completes here is news: on a device that takes its time somebody waits for it.
   if (harvest_all() || anything_pending()) {
     update_tables();

@@ -51,7 +51,24 @@ enum class EventKind : int32_t {
   kLane = 4,       ///< [lane, state]
   kTunnel = 5,     ///< [offset, length]: carry target[offset..] to that peer's tunnel()
   kDrained = 6,    ///< the backlog of this peer is empty again
+  kFetch = 7,      ///< [number, end, doneLo, doneHi, wcStatus]: see fetch(); the peer is -1
   kDatagram = 16,  ///< [offset, length, records], of a multicast group
+};
+
+/** How a fetch ended, in a FETCH row. */
+enum class FetchEnd : int32_t {
+  kNone = 0,  ///< not yet: so far it has got
+  kDone = 1,
+  kFailed = 2,  ///< the peer's memory is not there, or the device failed again and again (wcStatus)
+  kPeerLost = 3,   ///< the peer left or died
+  kCancelled = 4,  ///< cancel_fetch()
+};
+
+/** Memory of a peer, as it told us. */
+struct RemoteMemory {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t rkey = 0;
 };
 
 /** State in a LANE row. */
@@ -272,6 +289,24 @@ class Member {
   void tunnel(uint32_t peer, std::span<const uint8_t> message);
 
   Resources resources() const;
+
+  /** Whether a peer is on another port than ours: then nothing of it can be mapped here, and what
+   * it has is fetched. */
+  bool elsewhere(uint32_t peer) const;
+
+  /**
+   * Reads a peer's memory into `to`, which is registered with pd() for local writing: RDMA READs in
+   * pieces, over a lane of their own, with at most kFetchWindow bytes of all fetches in flight.
+   * poll() goes on with it and tells by FETCH rows: how far it is now and then, and at last how it
+   * ended. `to` belongs to the fetch until that last row (or close()): only then does no READ write
+   * to it any more. Errors: ENOTCONN, EINVAL, EAGAIN (too many), EMFILE (no lane left), of the
+   * device.
+   * @return its number, which is not used again
+   */
+  base::Result<uint32_t> fetch(uint32_t peer, const RemoteMemory& from, std::byte* to,
+                               uint32_t lkey);
+  /** Posts no more of it; its last row comes all the same. Without effect when it is over. */
+  void cancel_fetch(uint32_t number);
 
   /**
    * The protection domain of all that the member does, for memory of the caller's own: what is

@@ -20,6 +20,9 @@ constexpr uint8_t kRetries = 7;
 constexpr uint8_t kRnrRetries = 6;
 constexpr uint8_t kMinRnrTimer = 16;  // 2.56 ms
 constexpr uint8_t kHopLimit = 64;
+/** READs that a queue pair may have on the way, as asker and as answerer: every device has as many.
+ */
+constexpr uint8_t kReads = 4;
 
 /** XRC's two ends are two types, and each refuses the attributes of the other (VERBS 2.8); an RC QP
  * wants both. */
@@ -64,8 +67,9 @@ base::Status bring_up(ibv_qp* qp, End end, const Port& port, const Connection& c
   attr.pkey_index = 0;
   attr.port_num = port.number;
   // XRC's two ends are one connection, of which the target's flags count.
-  attr.qp_access_flags =
-      end == End::kTarget || qp->qp_type == IBV_QPT_XRC_SEND ? IBV_ACCESS_REMOTE_WRITE : 0;
+  attr.qp_access_flags = end == End::kTarget || qp->qp_type == IBV_QPT_XRC_SEND
+                             ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ
+                             : 0;
   status = to_state(qp, &attr, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
                     "to INIT");
   if (!status.ok()) return status;
@@ -84,7 +88,7 @@ base::Status bring_up(ibv_qp* qp, End end, const Port& port, const Connection& c
   }
   int mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
   if (answers(qp)) {
-    attr.max_dest_rd_atomic = 1;
+    attr.max_dest_rd_atomic = kReads;
     attr.min_rnr_timer = kMinRnrTimer;
     mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   }
@@ -97,7 +101,7 @@ base::Status bring_up(ibv_qp* qp, End end, const Port& port, const Connection& c
   if (asks(qp)) {
     attr.retry_cnt = kRetries;
     attr.rnr_retry = kRnrRetries;
-    attr.max_rd_atomic = 1;
+    attr.max_rd_atomic = kReads;
     mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
   }
   return to_state(qp, &attr, IBV_QPS_RTS, mask, "to RTS");

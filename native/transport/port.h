@@ -34,7 +34,8 @@ struct Connection {
 /**
  * Takes a QP of an RC or XRC type from any state through RESET (which purges) to where it works:
  * RTS for an initiator, RTR for a target, which only answers. VERBS 2.8 has the masks of each end.
- * A target lets its PD's memory be written (that is what grants are).
+ * A target lets its PD's memory be written (that is what grants are) and read (fetches), where the
+ * key's own rights do.
  */
 base::Status bring_up(ibv_qp* qp, End end, const Port& port, const Connection& connection);
 

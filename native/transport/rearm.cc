@@ -57,7 +57,15 @@ void Member::Core::recover(Lane& lane) {
   }
   lane.quiesce();
   const bool culprit_known = lane.culprit_known();
-  for (uint32_t i = 0; i < lane.doubtful(); ++i) doubt(lane.doubt(i), i == 0 && culprit_known);
+  for (uint32_t i = 0; i < lane.doubtful(); ++i) {
+    Posted& posted = lane.doubt(i);
+    const bool culprit = i == 0 && culprit_known;
+    if (posted.kind == Posted::Kind::kRead) {
+      piece_landed(posted, false, culprit, lane.first_error());
+    } else {
+      doubt(posted, culprit);
+    }
+  }
   const uint32_t index = lane.peer();
   const uint32_t generation = lane.generation();
   switch (lanes_->revive(lane)) {

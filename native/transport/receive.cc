@@ -124,8 +124,9 @@ uint32_t Member::Core::poll(std::span<uint8_t> target, size_t offset, uint32_t m
   settle_due();
   pump_active();
   settle();
-  post_lanes();
+  pump_fetches();
   (void)harvest_all();
+  reap_fetches();
   free_arena();
   if (closing_lanes_ != 0) reap_closing_lanes();
   emit_events(target);

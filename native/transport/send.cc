@@ -355,6 +355,7 @@ void Member::Core::completed(Posted& posted) {
   progress_ = true;
   if (posted.bounce >= 0) arena_->free_bounce(posted.bounce);
   if (posted.kind == Posted::Kind::kGrant) return;
+  if (posted.kind == Posted::Kind::kRead) return piece_landed(posted, true, false, IBV_WC_SUCCESS);
   ++counter(kFramesSent);
   counter(kBytesSent) += kFrameHeaderBytes + posted.body_bytes;
   Peer* const peer = find(posted.peer, posted.generation);

@@ -130,10 +130,17 @@ class Node {
   struct Fault {
     int32_t peer, status, reason;
   };
+  /** A FETCH row. */
+  struct Told {
+    uint32_t number;
+    FetchEnd end;
+    uint64_t done;
+    ibv_wc_status status;
+  };
 
   Node(const Domain& domain, uint64_t incarnation, MemberOptions options = {})
       : incarnation_(incarnation) {
-    options.device = device();
+    if (options.device == "soft") options.device = device();
     options.folder = domain.folder();
     options.incarnation = incarnation;
     auto created = Member::create(options);
@@ -242,6 +249,7 @@ class Node {
   Stream& stream(uint32_t peer, uint32_t channel) { return streams_[{peer, channel}]; }
   void forget_streams() { streams_.clear(); }
   std::vector<Fault> faults;
+  std::vector<Told> fetches;
   std::deque<std::pair<uint32_t, std::vector<uint8_t>>> tunnel_out;  ///< for the control connection
   uint64_t records = 0, drained = 0, need_room = 0, lanes_down = 0, lanes_rearmed = 0,
            datagrams = 0;
@@ -299,6 +307,12 @@ class Node {
         break;
       case EventKind::kDrained:
         ++drained;
+        break;
+      case EventKind::kFetch:
+        fetches.push_back(
+            {static_cast<uint32_t>(r[2]), static_cast<FetchEnd>(r[3]),
+             uint64_t{static_cast<uint32_t>(r[5])} << 32 | static_cast<uint32_t>(r[4]),
+             static_cast<ibv_wc_status>(r[6])});
         break;
     }
   }
