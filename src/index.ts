@@ -64,8 +64,10 @@ export {
 export { join } from './join.js';
 export { Member } from './member.js';
 export type {
+  FetchOptions,
   OpenRegionOptions,
   RegionAccess,
+  RegionOffer,
   RegionOptions,
   RegionRight,
   RegionRights,

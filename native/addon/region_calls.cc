@@ -1,3 +1,5 @@
+#include <errno.h>
+
 #include <limits>
 
 #include "addon/arguments.h"
@@ -25,6 +27,7 @@ Napi::Value opened(Arguments& arguments, OpenMember& member,
   result.Set("bytes", static_cast<double>(made.bytes().size()));
   result.Set("address",
              Napi::BigInt::New(arguments.env(), reinterpret_cast<uint64_t>(made.bytes().data())));
+  result.Set("rkey", made.mr()->rkey);
   result.Set("region", member.regions.add(region.take()));
   return result;
 }
@@ -103,8 +106,61 @@ Napi::Value close_region(const Napi::CallbackInfo& info) {
       static_cast<int32_t>(arguments.integer(1, "region", 0, std::numeric_limits<int32_t>::max()));
   if (!arguments.ok()) return {};
   // A closed member has closed its regions.
-  if (OpenMember* member = arguments.environment().find<OpenMember>(handle))
-    member->regions.close(info.Env(), number);
+  OpenMember* const member = arguments.environment().find<OpenMember>(handle);
+  return Napi::Number::New(info.Env(),
+                           member == nullptr ? 0 : member->regions.close(info.Env(), number));
+}
+
+Napi::Value is_elsewhere(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "isElsewhere");
+  OpenMember* member = arguments.member();
+  const auto peer =
+      static_cast<uint32_t>(arguments.integer(1, "peer", 0, std::numeric_limits<uint32_t>::max()));
+  if (!arguments.ok()) return {};
+  return Napi::Boolean::New(info.Env(), member->member->elsewhere(peer));
+}
+
+Napi::Value fetch(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "fetch");
+  OpenMember* member = arguments.member();
+  const auto peer =
+      static_cast<uint32_t>(arguments.integer(1, "peer", 0, std::numeric_limits<uint32_t>::max()));
+  const Napi::Object from = arguments.object(2, "from");
+  transport::RemoteMemory remote;
+  if (arguments.ok()) {
+    remote.bytes = static_cast<uint64_t>(arguments.integer(from, "bytes", 1, kMaxSafeInteger));
+    remote.rkey = static_cast<uint32_t>(
+        arguments.integer(from, "rkey", 0, std::numeric_limits<uint32_t>::max()));
+    remote.address = static_cast<uint64_t>(arguments.integer(from, "address", 1, kMaxSafeInteger));
+  }
+  const auto number =
+      static_cast<int32_t>(arguments.integer(3, "region", 0, std::numeric_limits<int32_t>::max()));
+  const auto offset = static_cast<uint64_t>(arguments.integer(4, "offset", 0, kMaxSafeInteger));
+  if (!arguments.ok()) return {};
+  const transport::SharedRegion* const region = member->regions.find(number);
+  if (region == nullptr) {
+    throw_closed(info.Env(), arguments.call());
+    return {};
+  }
+  const uint64_t room = region->bytes().size();
+  if (!region->writable() || offset > room || remote.bytes > room - offset) {
+    return failed(
+        arguments,
+        base::Status::error(EINVAL, "fetch", "the region is not open for writing, or too small"));
+  }
+  const auto started =
+      member->member->fetch(peer, remote, region->bytes().data() + offset, region->mr()->lkey);
+  if (!started.ok()) return failed(arguments, started.status());
+  return Napi::Number::New(info.Env(), started.value());
+}
+
+Napi::Value cancel_fetch(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "cancelFetch");
+  OpenMember* member = arguments.member();
+  const auto number = static_cast<uint32_t>(
+      arguments.integer(1, "number", 0, std::numeric_limits<uint32_t>::max()));
+  if (!arguments.ok()) return {};
+  member->member->cancel_fetch(number);
   return info.Env().Undefined();
 }
 

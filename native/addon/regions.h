@@ -15,7 +15,8 @@ namespace millrace::addon {
  *
  * An ArrayBuffer holds the mapping until V8 has let go of it, however it got there (collected,
  * detached, transferred), so nothing is unmapped under JavaScript (I5). Closing a region detaches
- * its ArrayBuffer: the views read as empty.
+ * its ArrayBuffer: the views read as empty. JavaScript knows no read-only ArrayBuffer, so what is
+ * written to a region that was opened for reading is caught (transport/stray.h).
  */
 class Regions {
  public:
@@ -29,8 +30,8 @@ class Regions {
   transport::SharedRegion* find(int32_t number) const;
   /** The ArrayBuffer over the region's bytes, the same at each call. Null with an exception. */
   napi_value buffer(napi_env env, int32_t number);
-  /** Idempotent. */
-  void close(napi_env env, int32_t number);
+  /** Idempotent. @return pages that were written to though the region was opened for reading */
+  uint32_t close(napi_env env, int32_t number);
   void close_all(napi_env env);
   /** For the process's exit: holds end, without a call into Node-API. */
   void abandon() { open_.clear(); }
@@ -41,7 +42,7 @@ class Regions {
     std::unique_ptr<transport::SharedRegion> region;
     napi_ref buffer = nullptr;
   };
-  static void detach(napi_env env, Open& open);
+  static uint32_t detach(napi_env env, Open& open);
 
   std::map<int32_t, Open> open_;
   int32_t last_ = 0;

@@ -92,6 +92,8 @@ class SharedRegion {
   ibv_mr* mr() const { return mr_.get(); }
   std::span<std::byte> bytes() const { return file_.bytes(); }
   bool writable() const { return file_.writable(); }
+  /** The open file that bytes() is a mapping of, from its start. */
+  int fd() const { return file_.fd(); }
   /** Keeps the pages mapped, not the name. */
   const std::shared_ptr<base::Mapping>& mapping() const { return file_.mapping(); }
   /** Whether all pages are present in this process. */

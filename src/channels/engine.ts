@@ -5,6 +5,7 @@ import type { Clock, Scheduled } from './clock.js';
 import { Control } from './control.js';
 import type { Destination } from './destination.js';
 import { lastOf } from './farewell.js';
+import { Fetches } from './fetches.js';
 import type { Batch } from './frames.js';
 import { Inbound, type InboundHost } from './inbound.js';
 import { Holdings } from './lending/holdings.js';
@@ -67,6 +68,8 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   /** Blocks of this member, and of others. */
   readonly pool: Pool;
   readonly holdings: Holdings;
+  /** Payloads that are read out of other members' memory. */
+  readonly fetches: Fetches;
   readonly pump: Pump;
   readonly status = new Status();
   readonly self: Peer;
@@ -123,6 +126,13 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     this.holdings = new Holdings(native, cluster.handle, {
       gaveBack: (peer) => this.#sendEmpty(peer, KIND.RELEASED),
       tellOf: (origin, event) => this.inbound.origins.tell(origin, event),
+    });
+    this.fetches = new Fetches({
+      native,
+      handle: cluster.handle,
+      peerOf: (incarnation) => [...this.peers.values()].find(({ info }) => info.incarnation === incarnation),
+      hold: () => this.hold(),
+      wake: () => this.pump.wake(),
     });
     this.inbound = new Inbound(this);
     this.membership = new Membership(this, (index, type, body) => cluster.send(index, type, body));
@@ -555,6 +565,9 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   lane(lane: number, state: number): void {
     this.status.emit({ type: 'lane', lane, state: LANE_STATES[state] ?? 'down' });
   }
+  fetched(number: number, end: number, done: number, wcStatus: number): void {
+    this.fetches.row(number, end, done, wcStatus);
+  }
   tunnel(index: number, bytes: Uint8Array): void {
     this.#cluster.tunnel(index, bytes);
   }
@@ -597,6 +610,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     this.channels.clear();
     // Before the goodbye: publishers take our holds for given back when they hear it.
     this.holdings.close();
+    this.fetches.close();
     this.transport.close();
     this.inbound.close();
     this.membership.peers.clear();

@@ -2,7 +2,13 @@ import type { StandardSchemaV1 } from '@standard-schema/spec';
 import type { Observable } from 'rxjs';
 import { MillraceError } from '../errors.js';
 import { COUNTER, type NativeResources } from '../native/binding.js';
-import type { OpenRegionOptions, RegionOptions } from '../regions/options.js';
+import {
+  type FetchOptions,
+  fetchSettings,
+  type OpenRegionOptions,
+  type RegionOffer,
+  type RegionOptions,
+} from '../regions/options.js';
 import type { Region } from '../regions/region.js';
 import { Regions } from '../regions/regions.js';
 import { checkNames } from '../suggest.js';
@@ -91,7 +97,7 @@ export class Member<C = undefined> implements AsyncDisposable {
     this.status$ = engine.status.events$;
     this.#engine = engine;
     this.#cluster = cluster;
-    this.#regions = new Regions(engine.transport.native, engine.transport.handle);
+    this.#regions = new Regions(engine.transport.native, engine.transport.handle, cluster.incarnation);
     engine.onFailure = (error) => this.#fail(error);
     this.#forgetExit = leaveBeforeExit(this);
   }
@@ -189,6 +195,21 @@ export class Member<C = undefined> implements AsyncDisposable {
   openRegion(handle: string, options?: OpenRegionOptions): Region {
     this.#checkOpen();
     return this.#regions.open(handle, options);
+  }
+
+  /**
+   * Reads bytes that another member offers (`region.offer()`) into a region that is open for writing: by RDMA READ, so it works from
+   * host to host, and that member does nothing for it. In pieces, with 4 MiB in flight at most for all fetches of this member. The
+   * region's bytes may change until the promise has settled.
+   * @returns resolves when all bytes are here; the other member may then close its region or use it again
+   * @throws (rejects) MillraceError ERR_PEER_LOST (it left or died), ERR_REGION_GONE (it closed its region), ERR_ABORTED, ERR_NATIVE,
+   *   ERR_MEMBER_CLOSED; MillraceTypeError, MillraceRangeError: ERR_UNKNOWN_OPTION, ERR_INVALID_OPTION, ERR_INVALID_ARGUMENT
+   */
+  async fetch(offer: RegionOffer, into: Region, options: FetchOptions = {}): Promise<void> {
+    this.#checkOpen();
+    const at = fetchSettings(offer, into.byteLength, options);
+    abortSignal('fetch()', options.signal);
+    return this.#engine.fetches.start(offer, into, options, at);
   }
 
   /** Channel.flush() for all channels. */

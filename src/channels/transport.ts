@@ -33,6 +33,7 @@ export interface TransportEvents {
   early(index: number, batch: Batch, start: number, end: number): void;
   peerFault(index: number, wcStatus: number, reason: number): void;
   lane(lane: number, state: number): void;
+  fetched(number: number, end: number, done: number, wcStatus: number): void;
   tunnel(index: number, bytes: Uint8Array): void;
   /** A native call threw: the member cannot go on. Told on a microtask of its own, never from within next(). */
   failed(error: unknown): void;
@@ -303,6 +304,14 @@ export class Transport {
           break;
         case EVENT.LANE:
           this.listener.lane(a, b);
+          break;
+        case EVENT.FETCH:
+          this.listener.fetched(
+            a,
+            b,
+            events[row + 5]! * 2 ** 32 + (events[row + 4]! >>> 0),
+            events[row + 6]!,
+          );
           break;
         default: // DRAINED, and what a newer addon may add
       }

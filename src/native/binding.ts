@@ -49,8 +49,21 @@ export const EVENT = {
   TUNNEL: 5,
   /** The backlog of this peer is empty again. */
   DRAINED: 6,
+  /** `[number, end, doneLo, doneHi, wcStatus]`, see {@link NativeRegions.fetch}; the peer is -1. */
+  FETCH: 7,
   /** `[offset, length, records]`: as FRAME, of a multicast group. */
   DATAGRAM: 16,
+} as const;
+
+/** How a fetch ended, in a FETCH row. */
+export const FETCH_END = {
+  /** Not yet: so many bytes are here. */
+  NONE: 0,
+  DONE: 1,
+  /** The peer's memory is not there, or the device failed again and again (wcStatus). */
+  FAILED: 2,
+  PEER_LOST: 3,
+  CANCELLED: 4,
 } as const;
 
 /** Reasons in a PEER_FAULT row. */
@@ -338,6 +351,8 @@ export interface NativeRegion {
   bytes: number;
   /** Where it is mapped. */
   address: bigint;
+  /** What peers name it with in READs. */
+  rkey: number;
 }
 
 /** What a handle leads to. */
@@ -396,8 +411,30 @@ export interface NativeRegions {
   /** Whether all pages are present here, bytes in huge pages, and why there are none though they were wanted. Slow. */
   regionState(handle: number, region: number): { populated: boolean; hugeBytes: number; note: string };
 
-  /** Detaches its buffer, ends registration and hold. Idempotent. Done for all when the member closes. */
-  closeRegion(handle: number, region: number): void;
+  /**
+   * Detaches its buffer, ends registration and hold. Idempotent. Done for all when the member closes.
+   * @returns pages that were written to though it was opened for reading; nobody else saw that
+   */
+  closeRegion(handle: number, region: number): number;
+
+  /** Whether that peer is on another port: nothing of it can be mapped here. */
+  isElsewhere(handle: number, peer: number): boolean;
+
+  /**
+   * Reads a peer's memory into a region that is open for writing, from `offset` on, by RDMA READ in pieces with a bounded number of
+   * bytes in flight. FETCH rows tell how far it is and how it ended; until the last one the region's bytes may change.
+   * @returns the fetch's number, not used again. @throws NativeError `ENOTCONN`, `EINVAL`, `EAGAIN`
+   */
+  fetch(
+    handle: number,
+    peer: number,
+    from: { address: number; bytes: number; rkey: number },
+    region: number,
+    offset: number,
+  ): number;
+
+  /** Reads no more; the last row comes all the same. Without effect when it is over. */
+  cancelFetch(handle: number, fetch: number): void;
 
   /** Rights and size of a region, for whoever may not open it. @throws NativeError `EINVAL`, `ENOENT` */
   inspectRegion(text: string): NativeRegionInfo;

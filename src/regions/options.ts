@@ -35,6 +35,28 @@ export interface OpenRegionOptions {
   readonly address?: bigint;
 }
 
+/**
+ * What another member needs to read bytes of a region over the network: plain data that travels on any channel. Valid while the
+ * region is open in the member that made the offer.
+ */
+export interface RegionOffer {
+  /** Of the member whose memory it is. */
+  readonly incarnation: number;
+  readonly address: number;
+  readonly rkey: number;
+  readonly bytes: number;
+}
+
+/** What member.fetch() takes. */
+export interface FetchOptions {
+  /** Where in the region the bytes go; 0 unless given. */
+  readonly at?: number;
+  /** Stops reading. */
+  readonly signal?: AbortSignal;
+  /** Called every 64 MiB with the number of bytes that are here. */
+  readonly onProgress?: (bytes: number) => void;
+}
+
 const RIGHTS = ['none', 'read', 'write'] as const;
 const ACCESSES = ['read', 'write'] as const;
 const BITS = { none: 0, read: 4, write: 6 } as const;
@@ -84,6 +106,19 @@ export function openSettings(options: OpenRegionOptions | undefined): {
     invalid(call, 'address', address, 'a BigInt above 0 and a multiple of 4 MiB (0x400000n)');
   }
   return { access: oneOf(call, 'access', access, 'read', ACCESSES), address };
+}
+
+/** Reads member.fetch()'s arguments. @returns where in the region the bytes go. @throws MillraceTypeError, MillraceRangeError */
+export function fetchSettings(offer: RegionOffer, room: number, options: FetchOptions): number {
+  const call = 'fetch()';
+  checkNames(`${call}: offer`, offer ?? null, ['incarnation', 'address', 'rkey', 'bytes']);
+  checkNames(call, options, ['at', 'signal', 'onProgress']);
+  for (const name of ['incarnation', 'address', 'bytes'] as const)
+    integer(call, `offer.${name}`, offer[name] ?? null, 0, 1, Number.MAX_SAFE_INTEGER);
+  integer(call, 'offer.rkey', offer.rkey ?? null, 0, 0, 2 ** 32 - 1);
+  if (options.onProgress !== undefined && typeof options.onProgress !== 'function')
+    invalid(call, 'onProgress', options.onProgress, 'a function');
+  return integer(call, 'at', options.at, 0, 0, room - offer.bytes);
 }
 
 /** A mode in words: `user read and write, group read, other nothing`. */

@@ -1,8 +1,9 @@
 import { constants } from 'node:buffer';
 import { MillraceError } from '../errors.js';
 import type { Native, NativeRegion } from '../native/binding.js';
+import { integer } from '../suggest.js';
 import { regionError } from './faults.js';
-import type { RegionAccess } from './options.js';
+import type { RegionAccess, RegionOffer } from './options.js';
 
 /**
  * Memory that processes of this host share: the same physical pages in all that have it open, registered with the member's
@@ -75,12 +76,38 @@ export class Region implements Disposable {
     return { bytes: hugeBytes, note };
   }
 
+  /** @internal What the native side names it with. @throws MillraceError ERR_REGION_CLOSED */
+  get number(): number {
+    if (this.#closed) throw closed();
+    return this.#opened.region;
+  }
+
+  /**
+   * Lets members on other hosts read bytes of it, with member.fetch(). They may do so until the region is closed here, all of
+   * it: an RDMA key is for a region.
+   * @throws MillraceError ERR_REGION_CLOSED; MillraceTypeError, MillraceRangeError ERR_INVALID_OPTION
+   */
+  offer(start = 0, bytes?: number): RegionOffer {
+    if (this.#closed) throw closed();
+    const from = integer('offer()', 'start', start, 0, 0, this.byteLength - 1);
+    const length = integer('offer()', 'bytes', bytes, this.byteLength - from, 1, this.byteLength - from);
+    const { rkey } = this.#opened;
+    return { incarnation: this.#host.incarnation, address: Number(this.address) + from, rkey, bytes: length };
+  }
+
   /** Ends this hold on the region: its views here become empty. The name goes with the last hold. Idempotent. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
     this.#buffer = null;
-    this.#host.native.closeRegion(this.#host.handle, this.#opened.region);
+    const strays = this.#host.native.closeRegion(this.#host.handle, this.#opened.region);
+    if (strays > 0) {
+      process.emitWarning(
+        `Somebody wrote to ${strays} pages of a region of ${this.byteLength} bytes that was opened for reading. Nobody else saw ` +
+          "that, and it is undone. Open it with access: 'write' where writing is meant.",
+        { type: 'MillraceWarning', code: 'stray-write' },
+      );
+    }
     this.#host.forget(this);
   }
 
@@ -115,6 +142,8 @@ export class Region implements Disposable {
 export interface RegionHost {
   readonly native: Native;
   readonly handle: number;
+  /** Of the member. */
+  readonly incarnation: number;
   forget(region: Region): void;
 }
 

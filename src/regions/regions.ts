@@ -9,11 +9,13 @@ import { Region, type RegionHost } from './region.js';
 export class Regions implements RegionHost {
   readonly native: Native;
   readonly handle: number;
+  readonly incarnation: number;
   readonly #open = new Set<Region>();
 
-  constructor(native: Native, handle: number) {
+  constructor(native: Native, handle: number, incarnation: number) {
     this.native = native;
     this.handle = handle;
+    this.incarnation = incarnation;
   }
 
   get count(): number {

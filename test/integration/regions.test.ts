@@ -246,3 +246,88 @@ test('limits of the process are named', async () => {
   await one.leave();
   expect(place.content).toEqual([]);
 });
+
+test('a write to a region that was opened for reading reaches nobody, and is told', async () => {
+  const [a, b] = [await Sharer.start('a'), await Sharer.start('b')];
+  const { handle } = await a.make('r', { bytes: MIB });
+  await b.open('r', handle);
+  await b.fill('r', 1, 0, 2 * 4096);
+  expect(await b.count('r', 1, 0, MIB), 'the writer sees it').toBe(2 * 4096);
+  expect(await a.count('r', 1, 0, MIB)).toBe(0);
+  await a.fill('r', 2, 0, MIB);
+  await b.close('r');
+  expect(b.running.err).toMatch(/MillraceWarning.*wrote to 2 pages of a region of 1048576 bytes/);
+  await b.open('r', handle);
+  expect(await b.count('r', 2, 0, MIB)).toBe(MIB);
+  for (const one of [a, b]) await one.leave();
+});
+
+/** Two members on two ports of one fabric: as on two hosts, what one has the other one reads by RDMA. */
+async function apart(): Promise<[publisher: Sharer, subscriber: Sharer]> {
+  place.env.MILLRACE_SOFT_DEVICES = '2';
+  const publisher = await Sharer.start('publisher', { device: 'soft0' });
+  const subscriber = await Sharer.start('subscriber', { device: 'soft1' });
+  await subscriber.ask('peers', 'peers', { count: 1 });
+  return [publisher, subscriber];
+}
+
+test('bytes of a region are fetched over the network, with progress', async () => {
+  const [publisher, subscriber] = await apart();
+  await publisher.make('r', { bytes: 130 * MIB });
+  await publisher.fill('r', 7, MIB, 130 * MIB);
+  await subscriber.make('r', { bytes: 131 * MIB });
+  const { offer } = await publisher.ask('offer', 'offer', { as: 'r', start: MIB, bytes: 129 * MIB });
+  expect(offer).toMatchObject({ bytes: 129 * MIB });
+  const fetched = await subscriber.ask('fetch', 'fetch', { as: 'r', offer, at: 2 * MIB });
+  expect(fetched).toMatchObject({ ok: true, progress: [64 * MIB, 128 * MIB] });
+  expect(await subscriber.count('r', 7, 0, 131 * MIB)).toBe(129 * MIB);
+  for (const one of [publisher, subscriber]) await one.leave();
+  expect(place.content).toEqual([]);
+});
+
+test('a fetch of what is not there, or not any more, says so, and the next one works', async () => {
+  const [publisher, subscriber] = await apart();
+  await publisher.make('r', { bytes: MIB });
+  await publisher.make('gone', { bytes: MIB });
+  await subscriber.make('r', { bytes: MIB });
+  const { offer } = await publisher.ask('offer', 'offer', { as: 'r' });
+  const { offer: gone } = await publisher.ask('offer', 'offer', { as: 'gone' });
+  await publisher.close('gone');
+  const fetch = (rest: object) => subscriber.ask('fetch', 'fetch', { as: 'r', ...rest });
+  expect(await fetch({ offer: gone })).toMatchObject({ code: 'ERR_REGION_GONE', details: { done: 0 } });
+  expect(await fetch({ offer: { ...offer, incarnation: 5 } })).toMatchObject({ code: 'ERR_PEER_LOST' });
+  expect(await fetch({ offer, at: 1 }), 'beyond the end').toMatchObject({ code: 'ERR_INVALID_OPTION' });
+  expect(await fetch({ offer: {} })).toMatchObject({ code: 'ERR_INVALID_OPTION' });
+  expect(await fetch({ offer })).toMatchObject({ ok: true });
+  for (const one of [publisher, subscriber]) await one.leave();
+});
+
+test('a publisher that dies while it is read from: the error says so, and nothing is left', async () => {
+  const [publisher, subscriber] = await apart();
+  const bytes = 256 * MIB;
+  await publisher.make('r', { bytes });
+  await subscriber.make('r', { bytes });
+  const { offer } = await publisher.ask('offer', 'offer', { as: 'r' });
+  // Again and again, so that it dies within one of them whatever the machine's speed.
+  subscriber.tell('fetches', { as: 'r', offer });
+  await subscriber.until('under way', () => subscriber.of('under way').length > 0);
+  await publisher.die();
+  await subscriber.until('the end', () => subscriber.of('fetches').length > 0);
+  const [end] = subscriber.of('fetches');
+  expect(['ERR_PEER_LOST', 'ERR_REGION_GONE', 'ERR_NATIVE'], JSON.stringify(end)).toContain(end!.code);
+  expect(end!.done).toBeLessThan(bytes);
+  await subscriber.close('r');
+  await subscriber.leave();
+  await place.millrace('clean').finish();
+  expect(left()).toEqual([]);
+});
+
+test('a fetch is aborted by its signal, and ends with its member', async () => {
+  const [publisher, subscriber] = await apart();
+  await publisher.make('r', { bytes: 256 * MIB });
+  await subscriber.make('r', { bytes: 256 * MIB });
+  const { offer } = await publisher.ask('offer', 'offer', { as: 'r' });
+  const aborted = await subscriber.ask('fetch', 'fetch', { as: 'r', offer, abort: true });
+  expect(aborted).toMatchObject({ code: 'ERR_ABORTED', progress: [] });
+  for (const one of [publisher, subscriber]) await one.leave();
+});

@@ -91,6 +91,9 @@ export class ClusterNative extends NoLending implements Native {
   regionBuffer = noRegions.regionBuffer;
   regionState = noRegions.regionState;
   closeRegion = noRegions.closeRegion;
+  isElsewhere = noRegions.isElsewhere;
+  fetch = noRegions.fetch;
+  cancelFetch = noRegions.cancelFetch;
   inspectRegion = noRegions.inspectRegion;
   sweepRegions = noRegions.sweepRegions;
 

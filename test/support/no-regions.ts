@@ -11,6 +11,9 @@ export const noRegions: NativeRegions = {
   regionBuffer: none,
   regionState: none,
   closeRegion: none,
+  isElsewhere: () => false,
+  fetch: none,
+  cancelFetch: none,
   inspectRegion: none,
   sweepRegions: () => ({ regions: 0, bytes: 0 }),
 };

@@ -22,12 +22,14 @@ const member = await millrace.join(undefined, { name, ...joining });
 /** Regions by the name that the test gives them. */
 const regions = new Map();
 
+const failure = ({ code, message, details, errnoName }) => ({ ok: false, code, message, details, errnoName });
+
 /** Runs what may fail, and answers with its code and words. */
 function attempt(run) {
   try {
     return { ok: true, ...run() };
-  } catch ({ code, message, details, errnoName }) {
-    return { ok: false, code, message, details, errnoName };
+  } catch (error) {
+    return failure(error);
   }
 }
 
@@ -65,6 +67,37 @@ const commands = {
     regions.delete(as);
     return { left: bytes.length };
   },
+  /** Answers when so many other members are up. */
+  peers: async ({ count }) => {
+    while (member.peers.length < count) await new Promise((resolve) => setImmediate(resolve));
+    return {};
+  },
+  offer: ({ as, start, bytes }) => ({ offer: regions.get(as).offer(start, bytes) }),
+  fetch: async ({ as, offer, at, abort = false }) => {
+    const progress = [];
+    const stop = new AbortController();
+    const fetching = member.fetch(offer, regions.get(as), {
+      ...(at === undefined ? {} : { at }),
+      signal: stop.signal,
+      onProgress: (bytes) => progress.push(bytes),
+    });
+    if (abort) setImmediate(() => stop.abort());
+    return fetching.then(
+      () => ({ ok: true, progress }),
+      (error) => ({ ...failure(error), progress }),
+    );
+  },
+  /** Fetches until that fails. */
+  fetches: async ({ as, offer }) => {
+    for (;;) {
+      say({ type: 'under way' });
+      try {
+        await member.fetch(offer, regions.get(as));
+      } catch (error) {
+        return { ...failure(error), done: error.details.done };
+      }
+    }
+  },
   /** Kilobytes of the region's mapping, as the kernel accounts them. */
   memory: ({ as }) => {
     const start = regions.get(as).address.toString(16);
@@ -80,7 +113,7 @@ say({ type: 'up', incarnation: member.incarnation });
 for await (const line of createInterface({ input: process.stdin })) {
   const { do: what, ...rest } = JSON.parse(line);
   if (what === 'leave') break;
-  say({ type: what, ...commands[what](rest) });
+  say({ type: what, ...(await commands[what](rest)) });
 }
 await member.leave();
 process.stdin.destroy();

@@ -1,0 +1,98 @@
+import { MillraceError } from '../errors.js';
+import { FETCH_END, type Native } from '../native/binding.js';
+import { nativeError } from '../native/faults.js';
+import type { FetchOptions, RegionOffer } from '../regions/options.js';
+import type { Region } from '../regions/region.js';
+import { aborted } from './iterate.js';
+import type { Peer } from './peer.js';
+
+/** What fetches need of their member. */
+export interface FetchHost {
+  readonly native: Native;
+  readonly handle: number;
+  peerOf(incarnation: number): Peer | undefined;
+  /** Keeps the event loop until it is called. */
+  hold(): () => void;
+  wake(): void;
+}
+
+interface Running {
+  progress(bytes: number): void;
+  finish(end: number, done: number, status: number): void;
+}
+
+/** Payloads that are being read out of the memory of members elsewhere. */
+export class Fetches {
+  readonly #running = new Map<number, Running>();
+
+  constructor(private readonly host: FetchHost) {}
+
+  /** member.fetch(), its arguments checked. */
+  start(offer: RegionOffer, into: Region, options: FetchOptions, at: number): Promise<void> {
+    const { native, handle } = this.host;
+    const { signal, onProgress } = options;
+    const { address, rkey, bytes, incarnation } = offer;
+    const peer = this.host.peerOf(incarnation);
+    const from = peer?.info.name ?? `the member ${incarnation}`;
+    const failed = (code: 'ERR_PEER_LOST' | 'ERR_REGION_GONE' | 'ERR_NATIVE', why: string, details: object) =>
+      new MillraceError(code, `fetch(): ${bytes} bytes of ${from}: ${why}.`, {
+        details: { bytes, incarnation, ...details },
+      });
+    return new Promise((resolve, reject) => {
+      if (signal?.aborted === true) throw aborted('fetch()', signal);
+      if (peer === undefined) throw failed('ERR_PEER_LOST', 'it is no peer of this member (any more)', {});
+      let number: number;
+      try {
+        number = native.fetch(handle, peer.index, { address, rkey, bytes }, into.number, at);
+      } catch (error) {
+        throw nativeError(`fetch ${bytes} bytes of ${from}`, native, error);
+      }
+      const release = this.host.hold();
+      // Its last row comes all the same, when the device writes to the region no more.
+      const cancel = () => {
+        native.cancelFetch(handle, number);
+        this.host.wake();
+      };
+      signal?.addEventListener('abort', cancel, { once: true });
+      this.#running.set(number, {
+        progress: (done) => onProgress?.(done),
+        finish: (end, done, status) => {
+          this.#running.delete(number);
+          signal?.removeEventListener('abort', cancel);
+          release();
+          if (end === FETCH_END.DONE) resolve();
+          else if (end === FETCH_END.CANCELLED) reject(aborted('fetch()', signal!));
+          else if (end === FETCH_END.PEER_LOST)
+            reject(failed('ERR_PEER_LOST', `it left or died when ${done} had come`, { done }));
+          else if (status === REMOTE_ACCESS)
+            reject(
+              failed('ERR_REGION_GONE', `its region was closed when ${done} had come`, { done, status }),
+            );
+          else
+            reject(
+              failed('ERR_NATIVE', `the device failed (completion status ${status}) when ${done} had come`, {
+                done,
+                status,
+              }),
+            );
+        },
+      });
+      this.host.wake();
+    });
+  }
+
+  /** A FETCH row. */
+  row(number: number, end: number, done: number, status: number): void {
+    const running = this.#running.get(number);
+    if (end === FETCH_END.NONE) running?.progress(done);
+    else running?.finish(end, done, status);
+  }
+
+  /** The member's end: the native side is being closed, and nothing is read after that. */
+  close(): void {
+    for (const running of [...this.#running.values()]) running.finish(FETCH_END.PEER_LOST, 0, 0);
+  }
+}
+
+/** IBV_WC_REM_ACCESS_ERR: the key, or the range, is not valid there any more. */
+const REMOTE_ACCESS = 10;
