@@ -256,7 +256,8 @@ test('a write to a region that was opened for reading reaches nobody, and is tol
   expect(await a.count('r', 1, 0, MIB)).toBe(0);
   await a.fill('r', 2, 0, MIB);
   await b.close('r');
-  expect(b.running.err).toMatch(/MillraceWarning.*wrote to 2 pages of a region of 1048576 bytes/);
+  const warning = /MillraceWarning.*wrote to 2 pages of a region of 1048576 bytes/;
+  await b.until('the warning', () => warning.test(b.running.err));
   await b.open('r', handle);
   expect(await b.count('r', 2, 0, MIB)).toBe(MIB);
   for (const one of [a, b]) await one.leave();
