@@ -1,3 +1,4 @@
+import { MillraceError } from '../errors.js';
 import { checkNames } from '../suggest.js';
 import { checkHeaders } from './headers.js';
 import { abortSignal, milliseconds } from './options.js';
@@ -59,4 +60,9 @@ export function headersOf(call: string, options: SendOptions | undefined): Heade
   if (options === undefined) return undefined;
   checkNames(call, options, ['headers']);
   return checkHeaders(call, options.headers);
+}
+
+/** The error of a call whose signal fired. */
+export function aborted(what: string, signal: AbortSignal): MillraceError {
+  return new MillraceError('ERR_ABORTED', `${what} was aborted by its signal.`, { cause: signal.reason });
 }

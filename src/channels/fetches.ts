@@ -3,7 +3,7 @@ import { FETCH_END, type Native } from '../native/binding.js';
 import { nativeError } from '../native/faults.js';
 import type { FetchOptions, RegionOffer } from '../regions/options.js';
 import type { Region } from '../regions/region.js';
-import { aborted } from './iterate.js';
+import { aborted } from './calls.js';
 import type { Peer } from './peer.js';
 
 /** What fetches need of their member. */

@@ -1,14 +1,9 @@
-import { MillraceError } from '../errors.js';
+import { aborted } from './calls.js';
 import type { Engine } from './engine.js';
 import type { Listening } from './listening.js';
 import type { Status } from './status.js';
 import { Holder, type MessageAt, type Origin, type Rich } from './subscription.js';
 import { DroppingValues, type Item, type ValueQueue, WaitingValues } from './value-queue.js';
-
-/** The error of a call whose signal fired. */
-export function aborted(what: string, signal: AbortSignal): MillraceError {
-  return new MillraceError('ERR_ABORTED', `${what} was aborted by its signal.`, { cause: signal.reason });
-}
 
 /**
  * The `for await` side of a channel. What is not taken yet stays here, at most a window for each publisher.

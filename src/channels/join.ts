@@ -3,9 +3,9 @@ import { isMainThread, threadId } from 'node:worker_threads';
 import type { Cluster, ClusterEvents } from '../cluster/cluster.js';
 import { MillraceTypeError } from '../errors.js';
 import type { Native } from '../native/binding.js';
+import { aborted } from './calls.js';
 import type { Clock } from './clock.js';
 import { type ClusterPort, Engine } from './engine.js';
-import { aborted } from './iterate.js';
 import { Member } from './member.js';
 import { type JoinOptions, joinSettings } from './options.js';
 

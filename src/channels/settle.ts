@@ -1,8 +1,8 @@
 import { MillraceError } from '../errors.js';
+import { aborted } from './calls.js';
 import type { Destination } from './destination.js';
 import type { Engine } from './engine.js';
 import type { DeliveryWaiter, DestinationEnd, Ticket } from './expectations.js';
-import { aborted } from './iterate.js';
 import type { AnyOutChannel } from './outbound.js';
 import type { DrainReport, PublishReceipt, Undelivered } from './types.js';
 
