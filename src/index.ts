@@ -32,7 +32,13 @@ export type {
 export type { Overflow } from './channels/overflow/index.js';
 export { Pattern } from './channels/pattern.js';
 export type { WaitMode } from './channels/pump.js';
-export type { ChannelReport, MemberReport, SubscriberReport } from './channels/report.js';
+export type {
+  ChannelReport,
+  MemberReport,
+  RepairReport,
+  SentReport,
+  SubscriberReport,
+} from './channels/report.js';
 export { SchemaError, type ValidateMode } from './channels/schema.js';
 export type {
   ChannelEvent,
@@ -49,7 +55,7 @@ export type {
   StatusEvent,
   Undelivered,
 } from './channels/types.js';
-export type { GapReason } from './channels/wire.js';
+export type { Delivery, GapReason } from './channels/wire.js';
 export {
   CODES,
   type CodeEntry,

@@ -39,7 +39,10 @@ export interface JoinOptions {
 
 /** What a subscriber's side of a channel, or a pattern, can be told. */
 export interface SubscriberOptions {
-  /** What publishers do when this subscriber is slower than they are; `'wait'` unless given. */
+  /**
+   * What publishers do when this subscriber is slower than they are; `'wait'` unless given. With `delivery: 'multicast'` only
+   * `'drop-oldest'`, which it then is.
+   */
   readonly overflow?: Overflow;
   /** Bytes that a publisher may have on the way to this subscriber; 1 MiB unless given. */
   readonly windowBytes?: number;
