@@ -10,10 +10,16 @@
 namespace millrace::test {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kGenerations = 60;  // each forks a process with a sanitizer in it
+#else
+constexpr int kGenerations = 400;
+#endif
+
 /** How many, from MILLRACE_GENERATIONS; a tenth of them once before anything is counted. */
 int generations() {
   const char* given = getenv("MILLRACE_GENERATIONS");
-  return given != nullptr && *given != '\0' ? std::stoi(given) : 400;
+  return given != nullptr && *given != '\0' ? std::stoi(given) : kGenerations;
 }
 
 /** What may grow with the number of processes that have been there. */
