@@ -14,10 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/step.h"
 #include "transport/errors.h"
 
 namespace millrace::transport {
 namespace {
+
+using base::step;
 
 constexpr const char* kPages = "pages";
 constexpr mode_t kAnyUser = 01777;
@@ -125,7 +128,9 @@ bool let_go(int pages, int own, const std::string& name) {
     (void)flock(pages, LOCK_UN);
     return false;
   }
+  step("region-last");
   if (unlinkat(own, kPages, 0) != 0) return false;
+  step("region-unnamed");
   // The folder of another user's region stays in a sticky one, empty, until that user's sweep.
   (void)rmdir((regions_folder() + "/" + name).c_str());
   (void)rmdir(regions_folder().c_str());
@@ -153,6 +158,7 @@ base::Result<std::unique_ptr<SharedRegion>> SharedRegion::create(
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     auto all = make_regions_folder();
     if (!all.ok()) return all.status();
+    step("region-folder");
     auto name = new_name();
     if (!name.ok()) return name.status();
     const char* const own_name = name.value().c_str();
@@ -162,6 +168,7 @@ base::Result<std::unique_ptr<SharedRegion>> SharedRegion::create(
       if (errno == ENOENT || errno == EEXIST) continue;
       return folder_error(errno, what, regions_folder());
     }
+    step("region-own-folder");
     base::Fd own = open_folder(all.value().get(), own_name);
     struct stat info;
     if (!own.valid() || fstat(own.get(), &info) != 0 || info.st_uid != geteuid()) continue;
@@ -175,7 +182,9 @@ base::Result<std::unique_ptr<SharedRegion>> SharedRegion::create(
       status.detail = regions_folder() + "/" + name.value() + "/" + status.detail;
       return status;
     }
+    step("region-made");
     if (!hold(file.value().fd())) continue;
+    step("region-held");
     (void)fstat(file.value().fd(), &info);
     std::unique_ptr<SharedRegion> region(
         new SharedRegion({name.value(), static_cast<uint64_t>(info.st_ino)}, std::move(own),
@@ -201,10 +210,12 @@ base::Result<std::unique_ptr<SharedRegion>> SharedRegion::open(ibv_pd* pd,
     return errno == ENOENT ? gone(handle) : folder_error(errno, "open a region", folder);
   auto file = RegionFile::open_file(own.get(), kPages, asked);
   if (!file.ok()) return file.status().code == ENOENT ? gone(handle) : file.status();
+  step("region-opened");
   struct stat info;
   if (fstat(file.value().get(), &info) != 0 || info.st_ino != place.inode ||
       !hold(file.value().get()))
     return gone(handle);
+  step("region-open-held");
   auto mapped = RegionFile::map_file(file.value(), asked, address);
   if (!mapped.ok()) {
     (void)let_go(file.value().get(), own.get(), place.name);  // who held it meanwhile may have gone

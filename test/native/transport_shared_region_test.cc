@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -15,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/step.h"
 #include "transport_support.h"
 #include "verbs/open.h"
 
@@ -177,6 +179,119 @@ TEST_F(SharedRegions, MemoryThatCannotBeRegisteredIsGivenBack) {
   EXPECT_FALSE(made.ok());
   EXPECT_STREQ(made.status().what, "ibv_reg_mr");
   EXPECT_FALSE(std::filesystem::exists(folder()));
+}
+
+/** What killed and stopped processes leave; this process has no device, since its children have. */
+class SharedRegionSteps : public testing::Test {
+ protected:
+  SharedRegionSteps() {
+    before_ = getenv("MILLRACE_SHM_DIR") != nullptr ? getenv("MILLRACE_SHM_DIR") : "";
+    setenv("MILLRACE_SHM_DIR", domain_.folder().c_str(), 1);
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    witness_ = fork();
+    if (witness_ == 0) {
+      const Device device;
+      auto held = SharedRegion::create(device.pd.get(), options());
+      const std::string handle = held.ok() ? held.value()->handle().value() : "";
+      (void)!write(ends[1], handle.c_str(), handle.size() + 1);
+      for (;;) pause();
+    }
+    char handle[64] = "";
+    EXPECT_GT(read(ends[0], handle, sizeof(handle) - 1), 0);
+    handle_ = handle;
+    close(ends[0]);
+    close(ends[1]);
+  }
+  ~SharedRegionSteps() override {
+    kill(witness_, SIGKILL);
+    (void)waitpid(witness_, nullptr, 0);
+    EXPECT_EQ(sweep_regions().regions, 1u);
+    EXPECT_FALSE(std::filesystem::exists(folder()));
+    if (before_.empty()) {
+      unsetenv("MILLRACE_SHM_DIR");
+    } else {
+      setenv("MILLRACE_SHM_DIR", before_.c_str(), 1);
+    }
+  }
+
+  struct Device {
+    verbs::ContextPtr context{verbs::open_device(test::device()).take()};
+    verbs::PdPtr pd{ibv_alloc_pd(context.get())};
+  };
+  static SharedRegionOptions options() {
+    SharedRegionOptions options;
+    options.pages = {.bytes = 65536};
+    return options;
+  }
+  std::string folder() const { return domain_.folder() + "/millrace-regions.1"; }
+  size_t regions() const {
+    size_t names = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder()))
+      ++names;
+    return names;
+  }
+
+  /** A child that makes a region, opens it and the witness's, and closes all; a signal at its nth
+   * step. */
+  pid_t victim(uint64_t nth, int signal) {
+    const pid_t pid = fork();
+    if (pid != 0) return pid;
+    const Device device;
+    base::signal_at_step(nth, signal);
+    {
+      auto made = SharedRegion::create(device.pd.get(), options());
+      const std::string own = made.value()->handle().value();
+      auto again = SharedRegion::open(device.pd.get(), own, 0);
+      auto other = SharedRegion::open(device.pd.get(), handle_, IBV_ACCESS_LOCAL_WRITE);
+      if (!again.ok() || !other.ok()) _exit(2);
+    }
+    base::signal_at_step(0, 0);
+    _exit(base::steps_passed() < nth ? 0 : 1);
+  }
+
+  test::Domain domain_;
+  std::string before_, handle_;
+  pid_t witness_ = -1;
+};
+
+TEST_F(SharedRegionSteps, WhoIsKilledAtAnyStepLeavesNothingThatASweepDoesNotTake) {
+  for (uint64_t nth = 1;; ++nth) {
+    int status = 0;
+    const pid_t killed = victim(nth, SIGKILL);
+    ASSERT_EQ(waitpid(killed, &status, 0), killed);
+    (void)sweep_regions();
+    EXPECT_EQ(regions(), 1u) << "after step " << nth;
+    EXPECT_TRUE(inspect_region(handle_).ok()) << "after step " << nth;
+    if (WIFEXITED(status)) {
+      EXPECT_EQ(WEXITSTATUS(status), 0);
+      EXPECT_GT(nth, 8u);
+      break;
+    }
+  }
+}
+
+TEST_F(SharedRegionSteps, WhoIsStoppedAtAnyStepKeepsNobodyWaiting) {
+  for (uint64_t nth = 1;; ++nth) {
+    const pid_t stopped = victim(nth, SIGSTOP);
+    int status = 0;
+    ASSERT_EQ(waitpid(stopped, &status, WUNTRACED), stopped);
+    (void)sweep_regions();
+    EXPECT_TRUE(inspect_region(handle_).ok()) << "at step " << nth;
+    if (!WIFSTOPPED(status)) {
+      EXPECT_EQ(status, 0);
+      break;
+    }
+    // Another one does the whole of it meanwhile.
+    const pid_t other = victim(1000, SIGKILL);
+    ASSERT_EQ(waitpid(other, &status, 0), other);
+    EXPECT_EQ(status, 0) << "at step " << nth;
+    kill(stopped, SIGCONT);
+    ASSERT_EQ(waitpid(stopped, &status, 0), stopped);
+    EXPECT_TRUE(WIFEXITED(status)) << "at step " << nth;
+    (void)sweep_regions();
+    EXPECT_EQ(regions(), 1u) << "at step " << nth;
+  }
 }
 
 /** Runs shared_region; its output goes to the pipe. */
