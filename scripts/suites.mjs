@@ -244,7 +244,7 @@ async function fuzz(context) {
   const list = targets.map((target) => {
     const name = basename(target);
     const corpus = join(folder, 'corpus', name);
-    const seeds = join(root, 'test', 'fuzz', 'corpus', name);
+    const seeds = join(root, 'test', 'fuzz', 'corpus', name.replace(/_fuzz$/, ''));
     mkdirSync(corpus, { recursive: true });
     const args = [corpus, ...(existsSync(seeds) ? [seeds] : [])];
     args.push(

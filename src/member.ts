@@ -16,8 +16,8 @@ export class Member<C = undefined> extends ChannelMember<C> {
   readonly steering: Steering;
   readonly #ports: Ports;
 
-  /** @internal Members are made by join(). */
-  constructor(domain: string, name: string, engine: Engine, cluster: ClusterPort) {
+  /** Members are made by join(). */
+  protected constructor(domain: string, name: string, engine: Engine, cluster: ClusterPort) {
     super(domain, name, engine, cluster);
     const { native, handle } = engine.transport;
     const { device } = native.resources(handle);

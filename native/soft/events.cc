@@ -86,6 +86,16 @@ void retire(const Counted& object) {
   pthread_mutex_unlock(object.mutex);
 }
 
+using Element = decltype(ibv_async_event::element);
+
+template <class T>
+void raise(T* object, T* Element::*element, ibv_event_type type) {
+  ibv_async_event event = {};
+  event.element.*element = object;
+  event.event_type = type;
+  raise_event(Context::of(object->context), event);
+}
+
 bool take_event(Context& context, ibv_async_event* event) {
   std::lock_guard lock(context.events_lock);
   if (context.events.empty()) return false;
@@ -105,33 +115,10 @@ void raise_event(Context& context, const ibv_async_event& event) {
   (void)!write(context.event_fd.get(), &one, sizeof(one));
 }
 
-void raise_cq_event(ibv_cq* cq, ibv_event_type type) {
-  ibv_async_event event = {};
-  event.element.cq = cq;
-  event.event_type = type;
-  raise_event(Context::of(cq->context), event);
-}
-
-void raise_qp_event(ibv_qp* qp, ibv_event_type type) {
-  ibv_async_event event = {};
-  event.element.qp = qp;
-  event.event_type = type;
-  raise_event(Context::of(qp->context), event);
-}
-
-void raise_srq_event(ibv_srq* srq, ibv_event_type type) {
-  ibv_async_event event = {};
-  event.element.srq = srq;
-  event.event_type = type;
-  raise_event(Context::of(srq->context), event);
-}
-
-void raise_wq_event(ibv_wq* wq, ibv_event_type type) {
-  ibv_async_event event = {};
-  event.element.wq = wq;
-  event.event_type = type;
-  raise_event(Context::of(wq->context), event);
-}
+void raise_cq_event(ibv_cq* cq, ibv_event_type type) { raise(cq, &Element::cq, type); }
+void raise_qp_event(ibv_qp* qp, ibv_event_type type) { raise(qp, &Element::qp, type); }
+void raise_srq_event(ibv_srq* srq, ibv_event_type type) { raise(srq, &Element::srq, type); }
+void raise_wq_event(ibv_wq* wq, ibv_event_type type) { raise(wq, &Element::wq, type); }
 
 void retire_events(ibv_cq* cq) { retire(counted(cq)); }
 void retire_events(ibv_qp* qp) { retire(counted(qp)); }

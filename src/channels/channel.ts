@@ -69,8 +69,12 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
   /** Messages for a channel that was closed before it ever published. */
   #refusedClosed = 0;
 
-  /** @internal Channels are made by member.channel(). */
-  constructor(host: ChannelHost, name: string, settings: ChannelSettings) {
+  /** @internal Channels are made by member.channel(): to others the constructor is private. */
+  static of<T, In>(host: ChannelHost, name: string, settings: ChannelSettings): Channel<T, In> {
+    return new Channel<T, In>(host, name, settings);
+  }
+
+  private constructor(host: ChannelHost, name: string, settings: ChannelSettings) {
     // RxJS calls this for each subscriber. It is fed straight from the delivery: no Subject in between.
     super(function (this: Observable<T>, subscriber: Subscriber<T>) {
       return (this as Channel<T, In>).#subscribed(subscriber);

@@ -99,7 +99,7 @@ export async function joinWith<C = undefined>(
     throw error;
   }
   engine = new Engine({ native, cluster, clock, dice, domain, name, slotBytes, poolBytes, mode });
-  member = new Made<C>(domain, name, engine, cluster);
+  member = Made.of<C>(domain, name, engine, cluster);
   engine.start();
   return member;
 }

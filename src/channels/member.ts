@@ -89,8 +89,13 @@ export class Member<C = undefined> implements AsyncDisposable {
   #left: Promise<void> | null = null;
   #failure: MillraceError | null = null;
 
-  /** @internal Members are made by join(). */
-  constructor(domain: string, name: string, engine: Engine, cluster: ClusterPort) {
+  /** @internal A member of the class that this is called on; only join() makes members. */
+  static of<C>(domain: string, name: string, engine: Engine, cluster: ClusterPort): Member<C> {
+    return new this<C>(domain, name, engine, cluster);
+  }
+
+  /** Members are made by join(). */
+  protected constructor(domain: string, name: string, engine: Engine, cluster: ClusterPort) {
     this.domain = domain;
     this.name = name;
     this.incarnation = cluster.incarnation;
@@ -144,7 +149,7 @@ export class Member<C = undefined> implements AsyncDisposable {
         if (this.#channels.get(name) === channel) this.#channels.delete(name);
       },
     };
-    const channel = new Channel<unknown, never>(host, name, settings);
+    const channel = Channel.of<unknown, never>(host, name, settings);
     this.#channels.set(name, channel);
     return channel;
   }
@@ -170,7 +175,7 @@ export class Member<C = undefined> implements AsyncDisposable {
         if (this.#patterns.get(text) === pattern) this.#patterns.delete(text);
       },
     };
-    const pattern = new Pattern<T>(host, parsed, settings);
+    const pattern = Pattern.of<T>(host, parsed, settings);
     this.#patterns.set(text, pattern as Pattern<unknown>);
     return pattern;
   }

@@ -35,8 +35,12 @@ export class Pattern<T> extends Observable<PatternMessage<T>> implements AsyncIt
   readonly #listening: Listening;
   #closed = false;
 
-  /** @internal Patterns are made by member.pattern(). */
-  constructor(host: PatternHost, pattern: NamePattern, settings: ChannelSettings) {
+  /** @internal Patterns are made by member.pattern(): to others the constructor is private. */
+  static of<T>(host: PatternHost, pattern: NamePattern, settings: ChannelSettings): Pattern<T> {
+    return new Pattern<T>(host, pattern, settings);
+  }
+
+  private constructor(host: PatternHost, pattern: NamePattern, settings: ChannelSettings) {
     const open = () => this.#open();
     const values = richObservable<PatternMessage<T>>(open, (subscriber) => ({
       message: (origin, value, at) => subscriber.next(patternMessage(origin, value as T, at)),

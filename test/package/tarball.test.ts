@@ -214,7 +214,7 @@ test('the types are right for both kinds of importer', () => {
   for (const extension of ['mts', 'cts']) {
     writeFileSync(
       join(project, `types.${extension}`),
-      `import { join, MillraceError } from 'millrace';
+      `import { Channel, join, Member, MillraceError, Pattern } from 'millrace';
        export async function main(): Promise<void> {
          const member = await join('types');
          const channel = member.channel<{ bid: number }>('ticks');
@@ -235,6 +235,12 @@ test('the types are right for both kinds of importer', () => {
          channel.end();
          // @ts-expect-error what is internal is not declared
          void member.pattern('ticks.*').listeners;
+         // @ts-expect-error members are made by join()
+         void new Member();
+         // @ts-expect-error channels are made by members
+         void new Channel();
+         // @ts-expect-error and so are patterns
+         void new Pattern();
        }`,
     );
   }
