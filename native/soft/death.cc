@@ -37,7 +37,9 @@ void reap_what_it_took(Process& process, PeerProcess& dead) {
     std::lock_guard guard(cq->lock);
     for (uint32_t i = 0; i < kRingsPerCq; ++i) {
       const uint64_t entry = cq->shared->directory[i].load(std::memory_order_acquire);
-      if (entry == 0 || directory_incarnation(entry) != dead.incarnation()) continue;
+      if (entry == 0 ||
+          owner_word(directory_slot(entry), directory_incarnation(entry)) != dead.owner())
+        continue;
       if (RingView* view = cq->visit(i)) {
         read_ring(*view, &committed);
         uint32_t high = cq->shared->high.load();

@@ -271,12 +271,18 @@ void Process::arm_suspect_timer(bool on) {
 }
 
 base::Result<std::shared_ptr<PeerProcess>> Process::attach(uint32_t slot, uint32_t incarnation) {
-  auto found = peers_.find(incarnation);
+  // By both: a word that joins somebody's incarnation to another slot must not become him (I9).
+  const uint64_t name = owner_word(slot, incarnation);
+  auto found = peers_.find(name);
   if (found != peers_.end()) return found->second;
-  const bool self = owner_word(slot, incarnation) == owner();
+  const bool self = name == owner();
   auto peer = std::make_shared<PeerProcess>(*root_, slot, incarnation, self ? &chunks_ : nullptr);
   if (self) {
-    peers_.emplace(incarnation, peer);
+    peers_.emplace(name, peer);
+    return peer;
+  }
+  if (slot >= root_->processes()) {  // nobody, of whom nothing is to be cleaned up
+    peer->mark_dead();
     return peer;
   }
   // First open, then test the lock: else it could die in between, and nobody would tell.
@@ -286,7 +292,7 @@ base::Result<std::shared_ptr<PeerProcess>> Process::attach(uint32_t slot, uint32
   step("watched");
   if (root_->is_dead(slot, incarnation)) {
     peer->mark_dead();
-    peers_.emplace(incarnation, peer);
+    peers_.emplace(name, peer);
     dead_on_arrival_.push_back(peer);
     request_death_check();
     return peer;
@@ -296,17 +302,17 @@ base::Result<std::shared_ptr<PeerProcess>> Process::attach(uint32_t slot, uint32
     // No name or no writer any more (then the FIFO that we opened never hangs up): it is ending,
     // and its lock will soon be free.
     peer->suspect = true;
-    peers_.emplace(incarnation, peer);
+    peers_.emplace(name, peer);
     if (suspects_.fetch_add(1, std::memory_order_relaxed) == 0) arm_suspect_timer(true);
     return peer;
   }
   epoll_event event = {};
   event.events = 0;  // hang-ups are always reported
-  event.data.u64 = incarnation;
+  event.data.u64 = name;
   if (epoll_ctl(presence_epoll_.get(), EPOLL_CTL_ADD, alive.get(), &event) != 0)
     return os_error("watch a peer's presence");
   peer->alive = std::move(alive);
-  peers_.emplace(incarnation, peer);
+  peers_.emplace(name, peer);
   return peer;
 }
 
@@ -382,7 +388,7 @@ void Process::check_deaths() {
         (void)!read(suspect_timer_.get(), &ticks, sizeof(ticks));
         continue;
       }
-      auto found = peers_.find(static_cast<uint32_t>(events[i].data.u64));
+      auto found = peers_.find(events[i].data.u64);
       if (found == peers_.end()) continue;
       // A hang-up alone is not death (R5): a program may close all its descriptors. Watched by time
       // from here on.
@@ -394,8 +400,8 @@ void Process::check_deaths() {
       }
     }
     if (suspects_.load(std::memory_order_relaxed) > 0) {
-      for (auto& [incarnation, peer] : peers_) {
-        if (!peer->suspect || !root_->is_dead(peer->slot(), incarnation)) continue;
+      for (auto& [name, peer] : peers_) {
+        if (!peer->suspect || !root_->is_dead(peer->slot(), peer->incarnation())) continue;
         peer->suspect = false;
         peer->mark_dead();
         dead.push_back(peer);
@@ -406,7 +412,7 @@ void Process::check_deaths() {
   for (const auto& peer : dead) {
     handle_death(peer);
     std::lock_guard registry_lock(registry_);
-    peers_.erase(peer->incarnation());
+    peers_.erase(peer->owner());
   }
 }
 

@@ -175,7 +175,7 @@ class Process {
 
   std::mutex objects_;
   std::mutex registry_;
-  std::map<uint32_t, std::shared_ptr<PeerProcess>> peers_;     ///< by incarnation; needs registry_
+  std::map<uint64_t, std::shared_ptr<PeerProcess>> peers_;     ///< by owner word; needs registry_
   std::vector<std::shared_ptr<PeerProcess>> dead_on_arrival_;  ///< needs registry_
 
   const Word* attention_ = nullptr;  ///< in our ProcessShared
