@@ -32,10 +32,13 @@ ReceiveQueue* queue_of(Process& process, QueueId id) {
   return srq != nullptr && srq->number == id ? &srq->queue : nullptr;
 }
 
-/** Whether a QP of this process receives into this CQ. Needs the CQ's lock. */
-bool receives_here(Process& process, uint32_t qpn, const Cq& cq) {
+/** Whether that QP of this process receives from this queue, into this CQ; of an XRC SRQ's
+ * completions the target decides, which is nobody's. Needs the CQ's lock. */
+bool receives_here(Process& process, uint32_t qpn, const ReceiveQueue& queue, const Cq& cq) {
+  if (queue.srq != nullptr && queue.cq != nullptr) return true;
   const Qp* qp = process.qp_table[qpn % kQps].load(std::memory_order_acquire);
-  return qp != nullptr && qp->number == qpn && qp->recv_cq == &cq;
+  return qp != nullptr && qp->number == qpn && qp->recv_cq == &cq &&
+         (queue.srq != nullptr ? qp->srq == queue.srq : qp->queue.get() == &queue);
 }
 
 /** Takes up to `room` completions out of a ring; returns how many. Needs the CQ's lock. */
@@ -84,8 +87,9 @@ int drain(Cq& cq, uint32_t index, int room, ibv_wc* wc, Extras* extras = nullptr
       continue;
     }
     out.qp_num = entry.qp_num & kNumberMask;
-    // A basic SRQ has no CQ of its own; its WQE is back, but nobody waits for this completion.
-    if (queue->cq == nullptr && !receives_here(process, out.qp_num, cq)) continue;
+    // Of a QP that is gone from its basic SRQ, or never was the receiver: the WQE is back, but
+    // nobody waits for this completion.
+    if (!receives_here(process, out.qp_num, *queue, cq)) continue;
     out.status = static_cast<ibv_wc_status>(entry.status);
     if (carried) {
       // Before the head says that the slot is free, and under the CQ's lock: once (R35).
