@@ -155,6 +155,8 @@ SharedRegion::~SharedRegion() {
 base::Result<std::unique_ptr<SharedRegion>> SharedRegion::create(
     ibv_pd* pd, const SharedRegionOptions& options) {
   constexpr const char* what = "create a region";
+  RegionOptions pages = options.pages;
+  pages.mode |= S_IRUSR;  // or a sweep of its maker's could not ask whether somebody holds it
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     auto all = make_regions_folder();
     if (!all.ok()) return all.status();
@@ -172,8 +174,8 @@ base::Result<std::unique_ptr<SharedRegion>> SharedRegion::create(
     base::Fd own = open_folder(all.value().get(), own_name);
     struct stat info;
     if (!own.valid() || fstat(own.get(), &info) != 0 || info.st_uid != geteuid()) continue;
-    (void)fchmod(own.get(), folder_mode(options.pages.mode));
-    auto file = RegionFile::create(own.get(), kPages, options.pages);
+    (void)fchmod(own.get(), folder_mode(pages.mode));
+    auto file = RegionFile::create(own.get(), kPages, pages);
     if (!file.ok()) {
       if (file.status().code == ENOENT) continue;
       (void)unlinkat(all.value().get(), own_name, AT_REMOVEDIR);
@@ -188,7 +190,7 @@ base::Result<std::unique_ptr<SharedRegion>> SharedRegion::create(
     (void)fstat(file.value().fd(), &info);
     std::unique_ptr<SharedRegion> region(
         new SharedRegion({name.value(), static_cast<uint64_t>(info.st_ino)}, std::move(own),
-                         file.take(), true, options.pages.huge_pages));
+                         file.take(), true, pages.huge_pages));
     base::Status status = region->enroll(pd, options.access);
     if (!status.ok()) return status;
     return region;

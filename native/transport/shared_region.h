@@ -29,7 +29,8 @@
  */
 namespace millrace::transport {
 
-/** What sharing grants: a mode of user, group and other (0640, say) and what else create() needs.
+/** What sharing grants: a mode of user, group and other (0640, say; the maker's user can always
+ * read) and what else create() needs.
  */
 struct SharedRegionOptions {
   RegionOptions pages;

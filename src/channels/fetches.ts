@@ -1,4 +1,4 @@
-import { MillraceError } from '../errors.js';
+import { type ErrorCode, MillraceError } from '../errors.js';
 import { FETCH_END, type Native } from '../native/binding.js';
 import { nativeError } from '../native/faults.js';
 import type { FetchOptions, RegionOffer } from '../regions/options.js';
@@ -17,8 +17,9 @@ export interface FetchHost {
 }
 
 interface Running {
-  progress(bytes: number): void;
+  progress(bytes: number): unknown;
   finish(end: number, done: number, status: number): void;
+  closed(): void;
 }
 
 /** Payloads that are being read out of the memory of members elsewhere. */
@@ -34,7 +35,7 @@ export class Fetches {
     const { address, rkey, bytes, incarnation } = offer;
     const peer = this.host.peerOf(incarnation);
     const from = peer?.info.name ?? `the member ${incarnation}`;
-    const failed = (code: 'ERR_PEER_LOST' | 'ERR_REGION_GONE' | 'ERR_NATIVE', why: string, details: object) =>
+    const failed = (code: ErrorCode, why: string, details: object) =>
       new MillraceError(code, `fetch(): ${bytes} bytes of ${from}: ${why}.`, {
         details: { bytes, incarnation, ...details },
       });
@@ -54,12 +55,16 @@ export class Fetches {
         this.host.wake();
       };
       signal?.addEventListener('abort', cancel, { once: true });
+      const over = () => {
+        this.#running.delete(number);
+        signal?.removeEventListener('abort', cancel);
+        release();
+      };
       this.#running.set(number, {
-        progress: (done) => onProgress?.(done),
+        // What it throws is its caller's, and no matter of the transport, which is in the middle of a poll.
+        progress: (done) => onProgress !== undefined && queueMicrotask(() => onProgress(done)),
         finish: (end, done, status) => {
-          this.#running.delete(number);
-          signal?.removeEventListener('abort', cancel);
-          release();
+          over();
           if (end === FETCH_END.DONE) resolve();
           else if (end === FETCH_END.CANCELLED) reject(aborted('fetch()', signal!));
           else if (end === FETCH_END.PEER_LOST)
@@ -76,6 +81,10 @@ export class Fetches {
               }),
             );
         },
+        closed: () => {
+          over();
+          reject(failed('ERR_MEMBER_CLOSED', 'this member left the domain', {}));
+        },
       });
       this.host.wake();
     });
@@ -90,7 +99,7 @@ export class Fetches {
 
   /** The member's end: the native side is being closed, and nothing is read after that. */
   close(): void {
-    for (const running of [...this.#running.values()]) running.finish(FETCH_END.PEER_LOST, 0, 0);
+    for (const running of [...this.#running.values()]) running.closed();
   }
 }
 

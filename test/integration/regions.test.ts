@@ -330,5 +330,7 @@ test('a fetch is aborted by its signal, and ends with its member', async () => {
   const { offer } = await publisher.ask('offer', 'offer', { as: 'r' });
   const aborted = await subscriber.ask('fetch', 'fetch', { as: 'r', offer, abort: true });
   expect(aborted).toMatchObject({ code: 'ERR_ABORTED', progress: [] });
+  const left = await subscriber.ask('fetch', 'fetch', { as: 'r', offer, leave: true });
+  expect(left).toMatchObject({ code: 'ERR_MEMBER_CLOSED', progress: [] });
   for (const one of [publisher, subscriber]) await one.leave();
 });

@@ -73,7 +73,7 @@ const commands = {
     return {};
   },
   offer: ({ as, start, bytes }) => ({ offer: regions.get(as).offer(start, bytes) }),
-  fetch: async ({ as, offer, at, abort = false }) => {
+  fetch: async ({ as, offer, at, abort = false, leave = false }) => {
     const progress = [];
     const stop = new AbortController();
     const fetching = member.fetch(offer, regions.get(as), {
@@ -82,6 +82,7 @@ const commands = {
       onProgress: (bytes) => progress.push(bytes),
     });
     if (abort) setImmediate(() => stop.abort());
+    if (leave) setImmediate(() => member.leave());
     return fetching.then(
       () => ({ ok: true, progress }),
       (error) => ({ ...failure(error), progress }),
