@@ -195,6 +195,8 @@ std::vector<sock_filter> CoarseFilter::program() const {
         a.go(accept);
         a.here(transport);
         a.op(BPF_LDX | BPF_B | BPF_MSH, kEth);
+        a.op(BPF_MISC | BPF_TXA);
+        a.if_false(BPF_JGE | BPF_K, 20, accept);  // that is no length of a header
         a.op(BPF_LD | BPF_W | BPF_LEN);
         a.op(BPF_ALU | BPF_SUB | BPF_K, kEth + 4);
         a.if_false(BPF_JGE | BPF_X, 0, accept);

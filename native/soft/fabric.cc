@@ -141,8 +141,14 @@ base::Result<base::Fd> make_root(int folder, const std::string& path) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t bytes = align_up(kRootBytes, page);
   unlinkat(folder, kRootBuilding, 0);
-  base::Result<base::Fd> made = base::create_reserved(folder, kRootBuilding, bytes);
+  base::Result<base::Fd> made =
+      base::create_reserved(folder, kRootBuilding, align_up(kFlowTable.offset, page));
   if (!made.ok()) return made.status();
+  if (ftruncate(made.value().get(), static_cast<off_t>(bytes)) != 0) {
+    const int error = errno;
+    unlinkat(folder, kRootBuilding, 0);
+    return base::Status::error(error, "create fabric root", path + ": " + strerror(error));
+  }
   step("root reserved");
   base::Result<base::Mapping> map = base::map_shared(made.value().get(), bytes);
   if (!map.ok()) {
@@ -310,6 +316,23 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
     return base::Status::error(error, "open fabric folder", strerror(error));
   }
   return std::unique_ptr<Root>(new Root(path, std::move(own_folder), std::move(fd), map.take()));
+}
+
+base::Status Root::reserve_flows() {
+  const uint32_t had = flows();
+  const uint32_t more = std::min(had + kFlowStep, kFlowTable.count);
+  if (more == had) {
+    return base::Status::error(ENOMEM, "reserve flow rules",
+                               base::format("all %u rules of the fabric are in use", had));
+  }
+  // Before anybody looks there: a page without memory would be a SIGBUS.
+  base::Status status =
+      base::reserve(fd_.get(), kFlowTable.offset + more * sizeof(FlowRecord), kRootName);
+  if (!status.ok()) return status;
+  step("flows reserved");
+  uint64_t seen = had;
+  header().flows_reserved.compare_exchange_strong(seen, more);  // or somebody else has
+  return base::Status::success();
 }
 
 uint32_t Root::claim_srq(uint32_t incarnation) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -92,7 +93,13 @@ class Root {
   uint32_t xrcds() const { return kXrcdTable.count; }
   uint32_t targets() const { return kHolderTable.count; }
   uint32_t groups() const { return kGroupTable.count; }
-  uint32_t flows() const { return kFlowTable.count; }
+  /** Flow records that have memory (I9: never more than there are). */
+  uint32_t flows() {
+    return static_cast<uint32_t>(
+        std::min<uint64_t>(header().flows_reserved.load(), kFlowTable.count));
+  }
+  /** Makes more of them. ENOMEM when the table is full, ENOSPC. Any thread. */
+  base::Status reserve_flows();
   uint32_t spreads() const { return kSpreadTable.count; }
 
   /**

@@ -82,6 +82,22 @@ void write_rule(FlowRecord& record, const FlowRule& rule, uint32_t device) {
   record.bytes.store(0, std::memory_order_relaxed);
 }
 
+/** A record that nobody has, CREATING. ENOMEM, ENOSPC. Needs objects(). */
+base::Result<uint32_t> claim_flow(Process& process) {
+  Root& root = process.root();
+  for (;;) {
+    const uint32_t count = root.flows();
+    for (uint32_t n = 0; n < count; ++n) {
+      const uint32_t i = (process.next_flow + n) % count;
+      if (!claim_record(root.flow(i).owner, process.owner())) continue;
+      process.next_flow = i + 1;
+      return i;
+    }
+    if (base::Status status = root.reserve_flows(); !status.ok()) return status;
+    process.next_flow = count;
+  }
+}
+
 base::Status check_flow(const Qp& qp, const FlowRequest& request) {
   const auto refuse = [](int code, const char* why) {
     return base::Status::error(code, kWhat, why);
@@ -159,41 +175,38 @@ ibv_flow* create_flow(ibv_qp* handle, ibv_flow_attr* attr) {
   Process& process = *qp.process;
   Root& root = process.root();
   std::lock_guard objects(process.objects());
-  for (uint32_t i = 0; i < root.flows(); ++i) {
-    FlowRecord& record = root.flow(i);
-    if (!claim_record(record.owner, process.owner())) continue;
-    step("flow claimed");
-    FlowRule rule = request.value().rule;
-    rule.order = root.header().next_flow.fetch_add(1);
-    rule.qpn = qp.number;
-    rule.spread = qp.spread;
-    if (Feed* feed = qp.context->feed.get()) {
-      rule.record = i;
-      feed->bind(&rule.match);
-      if (base::Status let_in = feed->admit(rule); !let_in.ok()) {
-        record.owner.store(0);
-        return fail_null(let_in);
-      }
+  const base::Result<uint32_t> claimed = claim_flow(process);
+  if (!claimed.ok()) return fail_null(claimed.status());
+  const uint32_t i = claimed.value();
+  FlowRecord& record = root.flow(i);
+  step("flow claimed");
+  FlowRule rule = request.value().rule;
+  rule.order = root.header().next_flow.fetch_add(1);
+  rule.qpn = qp.number;
+  rule.spread = qp.spread;
+  rule.record = i;
+  if (Feed* feed = qp.context->feed.get()) {
+    feed->bind(&rule.match);
+    if (base::Status let_in = feed->admit(rule); !let_in.ok()) {
+      record.owner.store(0);
+      return fail_null(let_in);
     }
-    rule.match.mask.net = ~0u;  // 0 is the fabric's own switch
-    write_rule(record, rule, qp.context->device);
-    auto flow = std::make_unique<Flow>();
-    flow->flow.context = qp.context->handle();
-    flow->flow.handle = i;
-    flow->qp = &qp;
-    flow->record = i;
-    flow->word = claim_live(process.owner(), process.next_number());
-    for (ibv_counters* counters : request.value().counters)
-      count_into(*flow, Counters::of(counters));
-    record.owner.store(flow->word);
-    step("flow announced");
-    tell(root);
-    qp.steered.fetch_add(1);
-    qp.context->objects.fetch_add(1, std::memory_order_relaxed);
-    return &flow.release()->flow;
   }
-  return fail_null(ENOMEM, kWhat,
-                   base::format("all %u rules of the fabric are in use", root.flows()));
+  rule.match.mask.net = ~0u;  // 0 is the fabric's own switch
+  write_rule(record, rule, qp.context->device);
+  auto flow = std::make_unique<Flow>();
+  flow->flow.context = qp.context->handle();
+  flow->flow.handle = i;
+  flow->qp = &qp;
+  flow->record = i;
+  flow->word = claim_live(process.owner(), process.next_number());
+  for (ibv_counters* counters : request.value().counters) count_into(*flow, Counters::of(counters));
+  record.owner.store(flow->word);
+  step("flow announced");
+  tell(root);
+  qp.steered.fetch_add(1);
+  qp.context->objects.fetch_add(1, std::memory_order_relaxed);
+  return &flow.release()->flow;
 }
 
 int destroy_flow(ibv_flow* handle) {

@@ -26,7 +26,7 @@
 namespace millrace::soft {
 
 inline constexpr uint32_t kLayoutMajor = 1;
-inline constexpr uint32_t kLayoutMinor = 2;
+inline constexpr uint32_t kLayoutMinor = 3;
 inline constexpr uint64_t kRootMagic = 0x314F4F52524C494Dull;     // "MILRROO1"
 inline constexpr uint64_t kRingMagic = 0x31474E49524C494Dull;     // "MILRING1"
 inline constexpr uint64_t kProcessMagic = 0x31434F52504C494Dull;  // "MILPROC1"
@@ -54,7 +54,8 @@ inline constexpr uint32_t kMaxSendSge = 30;
 inline constexpr uint32_t kMaxSrqWr = 16384;  ///< also of a QP's own receive queue
 inline constexpr uint32_t kMaxCqe = 65536;
 inline constexpr uint32_t kGroups = 2048;       ///< attachments of QPs to multicast groups
-inline constexpr uint32_t kFlows = 2048;        ///< flow rules of all ports
+inline constexpr uint32_t kFlows = 16384;       ///< flow rules of all ports
+inline constexpr uint32_t kFlowStep = 512;      ///< as many more are reserved at a time
 inline constexpr uint32_t kSpreads = 256;       ///< QPs with receive side scaling
 inline constexpr uint32_t kSpreadQueues = 128;  ///< work queues that one of them spreads to
 inline constexpr uint32_t kHashKey = 40;        ///< bytes of a Toeplitz key
@@ -130,9 +131,10 @@ struct RootHeader {
   Word next_flow;       ///< age of flow rules
   Word groups_changed;  ///< counts changes of the table, after each (R32)
   Word flows_changed;
+  Word flows_reserved;  ///< records of the table that have memory; only grows
 };
 static_assert(offsetof(RootHeader, bytes) == 32 && offsetof(RootHeader, next_incarnation) == 64);
-static_assert(sizeof(RootHeader) == 128);
+static_assert(sizeof(RootHeader) == 192);
 
 enum class ProcessState : uint32_t { kFree = 0, kLive = 1, kReaping = 2 };
 constexpr uint64_t process_word(ProcessState state, uint32_t incarnation) {
@@ -313,6 +315,8 @@ struct QpHolders {
 };
 static_assert(sizeof(QpHolders) == 256);
 
+constexpr size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
 /** A table of the root file, of records of type T. */
 template <class T>
 struct Table {
@@ -326,11 +330,12 @@ inline constexpr Table<SrqRecord> kSrqTable = {kXrcdTable.end(), kSrqs};
 inline constexpr Table<QpRecord> kQpTable = {kSrqTable.end(), kQps};
 inline constexpr Table<QpHolders> kHolderTable = {kQpTable.end(), kTargetQps};
 inline constexpr Table<GroupRecord> kGroupTable = {kHolderTable.end(), kGroups};
-inline constexpr Table<FlowRecord> kFlowTable = {kGroupTable.end(), kFlows};
-inline constexpr Table<PortRecord> kPortTable = {kFlowTable.end(), kPortRecords};
+inline constexpr Table<PortRecord> kPortTable = {kGroupTable.end(), kPortRecords};
 inline constexpr Table<SpreadRecord> kSpreadTable = {kPortTable.end(), kSpreads};
 inline constexpr Table<Word> kLockTable = {kSpreadTable.end(), kAtomicLocks};  ///< see atomic.cc
-inline constexpr size_t kRootBytes = kLockTable.end();  ///< before it is rounded up to pages
+/** The last: most fabrics have no rules, so its memory is reserved as it comes into use. */
+inline constexpr Table<FlowRecord> kFlowTable = {align_up(kLockTable.end(), 64), kFlows};
+inline constexpr size_t kRootBytes = kFlowTable.end();  ///< before it is rounded up to pages
 
 // ----------------------------------------------------------------------------------------------
 // a process's chunks
@@ -547,8 +552,6 @@ struct QueueShared {
 };
 static_assert(offsetof(QueueShared, hint) == 64 && offsetof(QueueShared, posted) == 128);
 static_assert(offsetof(QueueShared, parked) == 192 && sizeof(QueueShared) == 256);
-
-constexpr size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 /** Where the parts of a receive queue of these sizes lie, in bytes from its start. */
 struct QueueLayout {

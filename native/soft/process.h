@@ -104,6 +104,9 @@ class Process {
   /** The fabric's flow rules as they were last read. Needs registry(). */
   std::shared_ptr<const FlowTable> flows;
 
+  /** Where a free flow record is likely. Needs objects(). */
+  uint32_t next_flow = 0;
+
   /** Somebody else has found a QP of ours at fault since attend() last looked (R31). */
   bool wants_attention() const {
     return attention_->load(std::memory_order_relaxed) !=

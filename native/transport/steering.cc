@@ -74,9 +74,9 @@ base::Result<std::unique_ptr<Steering>> Steering::open(const SteeringOptions& op
 }
 
 base::Status Steering::start() {
-  const bool soft = options_.device.starts_with("soft");
+  fed_ = options_.device.starts_with("soft");
   base::Result<ibv_context*> opened = verbs::open_device(
-      soft ? "soft@" + (options_.interface.empty() ? std::string("*") : options_.interface)
+      fed_ ? "soft@" + (options_.interface.empty() ? std::string("*") : options_.interface)
            : options_.device);
   if (!opened.ok()) return opened.status();
   context_ = verbs::ContextPtr(opened.value());
@@ -249,16 +249,20 @@ uint32_t Steering::poll(FrameSink& sink, uint32_t max) {
     (void)post(*queue, slot);
   } while (taken < max && sink.ready() && ibv_next_poll(cq_ex_) == 0);
   ibv_end_poll(cq_ex_);
+  found_ = true;
   return taken;
 }
 
 bool Steering::arm() {
+  // A port that a network interface feeds is readable while frames wait, armed or not. Then only
+  // what else woke us has to be taken away.
+  if (fed_ && std::exchange(found_, false)) return true;
   ibv_cq* cq = nullptr;
   void* unused = nullptr;
   unsigned events = 0;
   while (ibv_get_cq_event(channel_.get(), &cq, &unused) == 0) ++events;
   if (events != 0) ibv_ack_cq_events(cq_.get(), events);
-  return ibv_req_notify_cq(cq_.get(), 0) == 0;
+  return fed_ || ibv_req_notify_cq(cq_.get(), 0) == 0;
 }
 
 }  // namespace millrace::transport

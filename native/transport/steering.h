@@ -113,6 +113,8 @@ class Steering {
   std::map<uint32_t, std::unique_ptr<Flow>> flows_;
   uint32_t next_flow_ = 1;
   uint64_t failed_ = 0;
+  bool fed_ = false;    ///< by a network interface: the software device
+  bool found_ = false;  ///< something was polled since arm()
 };
 
 }  // namespace millrace::transport

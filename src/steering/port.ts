@@ -18,7 +18,7 @@ interface Queue {
   /** Who gets what comes in; undefined for rules that drop or count. */
   readonly stream: Datagrams | undefined;
   flows: number;
-  /** Of the rules that can carry no tag: default ones and sniffers. The first counts. */
+  /** Rules that carry no tag. Of those that deliver, default ones and sniffers, the first counts. */
   readonly untagged: PortFlow[];
 }
 
@@ -50,6 +50,7 @@ export class Port {
   #turn: NodeJS.Immediate | undefined;
   /** The last poll found nothing: whatever was counted and not taken is lost. */
   #empty = true;
+  #watching = false;
   #held = false;
   #closed = false;
 
@@ -75,7 +76,8 @@ export class Port {
       this.#queues.set(key, queue);
       this.#byNumber[queue.number] = queue;
     }
-    const tag = rule.type === 'normal' ? this.#nextTag++ : 0;
+    // A rule that drops can't have one, and default ones and sniffers neither.
+    const tag = rule.type === 'normal' && stream !== undefined ? this.#nextTag++ : 0;
     const bytes = tag === 0 ? attr : compile({ ...rule, tag });
     let number: number;
     try {
@@ -134,9 +136,7 @@ export class Port {
   }
 
   #wake(): void {
-    if (this.#turn !== undefined || this.#closed) return;
-    this.#native.sleep(this.#handle, false);
-    this.#run();
+    if (this.#turn === undefined && !this.#closed) this.#run();
   }
 
   #run(): void {
@@ -150,6 +150,7 @@ export class Port {
       this.#sleep();
       return;
     }
+    this.#watch(false);
     this.#turn = setImmediate(() => this.#run());
     if (!this.#held) this.#turn.unref();
   }
@@ -157,7 +158,14 @@ export class Port {
   /** Arms, and sleeps on the descriptor: it stays readable while frames wait. */
   #sleep(): void {
     this.#native.armPort(this.#handle);
-    this.#native.sleep(this.#handle, true);
+    this.#watch(true);
+  }
+
+  /** Each change costs a system call. */
+  #watch(on: boolean): void {
+    if (this.#watching === on) return;
+    this.#watching = on;
+    this.#native.sleep(this.#handle, on);
   }
 
   /** Takes and hands on what is there. @returns how many */

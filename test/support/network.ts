@@ -41,9 +41,9 @@ export class Network {
     }
   }
 
-  /** Name of host k's namespace. */
+  /** Name of host k's namespace; 0 is the switch. */
   host(k: number): string {
-    return `${this.#prefix}h${k}`;
+    return this.#prefix + (k === 0 ? 's' : `h${k}`);
   }
 
   /** Runs a program in a namespace, to its end. */
@@ -61,12 +61,13 @@ export class Network {
     return child;
   }
 
-  /** Starts a Node program with IPC. */
-  node(namespace: string, program: string, env: NodeJS.ProcessEnv = {}): ChildProcess {
+  /** Starts a Node program with IPC and a fabric of its own; `as` is a command that starts it, such as another user's. */
+  node(namespace: string, program: string, as: readonly string[] = []): ChildProcess {
+    const { MILLRACE_SHM_DIR: _, ...env } = process.env;
     const child = fork(join('test', 'integration', 'programs', program), [], {
       execPath: 'ip',
-      execArgv: ['netns', 'exec', namespace, process.execPath],
-      env: { ...process.env, ...env },
+      execArgv: ['netns', 'exec', namespace, ...as, process.execPath],
+      env,
     });
     this.#children.push(child);
     return child;

@@ -7,7 +7,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 const folder = mkdtempSync(join(tmpdir(), 'steer-'));
-process.env.MILLRACE_SHM_DIR ??= folder;
+process.env.MILLRACE_SHM_DIR = folder;
+/** Of this library. */
+const warnings = [];
+process.on('warning', ({ code }) => {
+  if (code?.startsWith('MILLRACE_')) warnings.push(code);
+});
 const { loadNative } = await import('../../../dist/native/load.js');
 const { Ports } = await import('../../../dist/steering/ports.js');
 const { Steering } = await import('../../../dist/steering/steering.js');
@@ -47,7 +52,7 @@ const requests = {
   },
   report: () =>
     Object.fromEntries([...channels].map(([name, { count, gaps, kept }]) => [name, { count, gaps, kept }])),
-  stats: () => ({ rules: steering.stats(), ports: ports.counters() }),
+  stats: () => ({ rules: steering.stats(), ports: ports.counters(), warnings }),
   leave: () => {
     steering.close();
     ports.close();
