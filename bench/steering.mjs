@@ -14,7 +14,9 @@ import { parseArgs } from 'node:util';
 const ADDRESS = '10.9.1.1';
 const PORT = 5001;
 const SIZES = [64, 1400];
-const RATES = [5, 10, 25, 50, 75, 100, 150, 200, 250, 300, 400, 500, 600, 800].map((thousand) => thousand * 1000);
+const RATES = [5, 10, 25, 50, 75, 100, 150, 200, 250, 300, 400, 500, 600, 800].map(
+  (thousand) => thousand * 1000,
+);
 
 /** The receiver: counts until it is asked. */
 async function receive(kind) {

@@ -69,6 +69,7 @@ export {
 } from './errors.js';
 export { join } from './join.js';
 export { Member } from './member.js';
+export type { NativePortCounters as PortCounters } from './native/binding.js';
 export type {
   FetchOptions,
   OpenRegionOptions,

@@ -1,5 +1,6 @@
 import type { ClusterPort, Engine } from './channels/engine.js';
 import { Member as ChannelMember } from './channels/member.js';
+import type { NativePortCounters } from './native/binding.js';
 import type { Datagrams } from './steering/datagrams.js';
 import { Forwarding } from './steering/forward.js';
 import { Ports } from './steering/ports.js';
@@ -28,6 +29,14 @@ export class Member<C = undefined> extends ChannelMember<C> {
   /** What rules steer to that name (`to`), with addresses and times. The same object for the same name; has no memory. */
   datagrams(name: string): Datagrams {
     return this.#ports.stream(name);
+  }
+
+  /**
+   * What the port of each network interface that rules name has seen since its first rule, by its name; `''` is all of them. On
+   * an adapter only `malformed` and `failed` are counted.
+   */
+  portCounters(): Readonly<Record<string, NativePortCounters>> {
+    return this.#ports.counters();
   }
 
   /** The rules end first. */

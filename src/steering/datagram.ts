@@ -1,4 +1,5 @@
 import { ipText, macText } from './addresses.js';
+import type { Rule } from './rule.js';
 
 /** What a rule took: the payload of UDP, or a whole frame of anything else. It may be kept for ever. */
 export class Datagram {
@@ -6,6 +7,8 @@ export class Datagram {
   readonly bytes: Uint8Array;
   /** Name of the rule that took it. */
   readonly rule: string;
+  /** The rule's tag. */
+  readonly tag: number | undefined;
   /** Destination port of UDP or TCP, else 0. */
   readonly port: number;
   readonly sourcePort: number;
@@ -18,7 +21,7 @@ export class Datagram {
   /** @internal Offsets are into the buffer of `bytes`. `network` is 0 where there is no IP. */
   constructor(
     bytes: Uint8Array,
-    rule: string,
+    rule: Rule,
     ports: number,
     time: number,
     frame: number,
@@ -26,7 +29,8 @@ export class Datagram {
     network: number,
   ) {
     this.bytes = bytes;
-    this.rule = rule;
+    this.rule = rule.name;
+    this.tag = rule.tag;
     this.port = ports & 0xffff;
     this.sourcePort = ports >>> 16;
     this.time = time;

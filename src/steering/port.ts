@@ -194,7 +194,7 @@ export class Port {
       stream.deliver(
         new Datagram(
           new Uint8Array(chunk.buffer, rows[at + PORT_ROW.OFFSET], rows[at + PORT_ROW.LENGTH]),
-          flow.rule.name,
+          flow.rule,
           rows[at + PORT_ROW.PORTS]!,
           time,
           rows[at + PORT_ROW.FRAME]!,

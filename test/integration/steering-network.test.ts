@@ -110,6 +110,10 @@ describe.skipIf(!canMakeNetworks)('flows from a network interface', () => {
     expect(report.b!.kept[0]).toMatchObject({ source: 'fd09::2', destination: 'fd09::1', rule: 'six' });
     expect(report.b!.kept[0]!.payload).toHaveLength(1400);
     expect(report.c!.kept.map(({ rule }) => rule)).toContain('group6');
+    // The kernel answered for the port without a rule, and for no other.
+    const snmp = network.run(network.host(1), 'cat', '/proc/net/snmp');
+    const [names, numbers] = snmp.split('\n').filter((line) => line.startsWith('Icmp: ')) as [string, string];
+    expect(numbers.split(' ')[names.split(' ').indexOf('OutDestUnreachs')]).toBe('1');
     const { rules: stats } = await receiver.ask<Stats>('stats');
     expect(stats.map(({ rule, packets, drops }) => [rule, packets, drops])).toEqual([
       ['four', count, 0],
@@ -142,13 +146,25 @@ describe.skipIf(!canMakeNetworks)('flows from a network interface', () => {
     const { ports } = await receiver.ask<Stats>('stats');
     // 4,008 bytes in pieces of 1,480.
     expect(ports.eth0).toMatchObject({ fragments: 9, malformed: 0, ringDrops: 0 });
+    // What the sender left to be cut on the way (UDP_SEGMENT) comes cut.
+    const segmented = [
+      'import socket',
+      's = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)',
+      's.setsockopt(17, 103, 1000)',
+      's.sendto(b"s" * 4500, ("10.9.0.1", 5001))',
+    ];
+    network.run(network.host(2), 'python3', '-c', segmented.join('\n'));
+    const cut = await until(receiver, ({ plain }) => plain!.count >= 6);
+    expect(cut.plain!.kept.slice(1).map(({ payload }) => payload.length)).toEqual([
+      1000, 1000, 1000, 1000, 500,
+    ]);
     // Without the limit of an MTU they come in one piece, larger than a slot of the ring.
     for (const host of [1, 2]) network.run(network.host(host), 'ip', 'link', 'set', 'eth0', 'mtu', '9200');
     network.run(network.host(0), 'ip', 'link', 'set', 'p1', 'mtu', '9200');
     network.run(network.host(0), 'ip', 'link', 'set', 'p2', 'mtu', '9200');
     network.run(network.host(0), 'ip', 'link', 'set', 'br0', 'mtu', '9200');
     await from.ask('send', { to: '10.9.0.1', port: 5001, count: 5, bytes: 8000 });
-    const large = await until(receiver, ({ plain }) => plain!.count >= 6);
+    const large = await until(receiver, ({ plain }) => plain!.count >= 11);
     expect(large.plain!.kept.at(-1)!.payload).toHaveLength(8000);
   });
 
