@@ -110,10 +110,10 @@ async function main() {
             const { count, micros, lost } = await ask('report');
             if (process.env.VERBOSE)
               console.log(kind, bytes, rate, sent, count, (micros / count).toFixed(2), JSON.stringify(lost));
-            // The sender itself did not keep up: no more is to be had here.
             if (count < sent) break;
-            best = { rate: (sent * 1000) / Number(values.ms), each: micros / count };
-            if (sent < (rate * Number(values.ms)) / 1000 / 1.1) break;
+            // What was sent, which may be less than was asked for: the sender shares the machine.
+            const reached = (sent * 1000) / Number(values.ms);
+            if (reached > best.rate) best = { rate: reached, each: micros / count };
           }
           child.kill();
           await once(child, 'exit');
