@@ -11,9 +11,9 @@
 namespace millrace::soft {
 namespace {
 
-/** Of each field: three trees of five instructions a range, and what is around them, stay below the
- * kernel's 4,096. */
-constexpr size_t kRanges = 256;
+/** Of each field: three trees of at most seven instructions a range, and what is around them, stay
+ * below the kernel's 4,096. */
+constexpr size_t kRanges = 180;
 constexpr uint32_t kWholeFrame = 0x40000;
 
 using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
