@@ -221,8 +221,10 @@ using Bytes = std::span<std::byte>;
 class Fabric {
  public:
   Fabric() {
-    char name[] = "/dev/shm/millrace-fuzz.XXXXXX";
-    base_ = must(mkdtemp(name), "make a folder");
+    const char* const given = getenv("MILLRACE_SHM_DIR");
+    std::string name = given != nullptr && *given != '\0' ? given : "/dev/shm";
+    name += "/millrace-fuzz.XXXXXX";
+    base_ = must(mkdtemp(name.data()), "make a folder");
     setenv("MILLRACE_SHM_DIR", base_.c_str(), 1);
     setenv("MILLRACE_FABRIC", "fuzz", 1);
     folder_ = FabricPath::from_environment().value().folder;
