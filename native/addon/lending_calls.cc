@@ -86,8 +86,8 @@ Pool* lent(Arguments& arguments, OpenMember* open, uint32_t block) {
   return nullptr;
 }
 
-Leases::Use use_of(Arguments& arguments, size_t index) {
-  return static_cast<Leases::Use>(arguments.integer(index, "use", 0, 1));
+Leases::Use use_of(Arguments& arguments, size_t index, int64_t most) {
+  return static_cast<Leases::Use>(arguments.integer(index, "use", 0, most));
 }
 
 Napi::Value released(const Napi::CallbackInfo& info, const Leases::Released& what) {
@@ -239,7 +239,7 @@ Napi::Value hold_buffer(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "holdBuffer");
   OpenMember* const open = arguments.member();
   const auto hold = static_cast<uint32_t>(arguments.integer(1, "hold", 1, kMaxUint32));
-  const Leases::Use use = use_of(arguments, 2);
+  const Leases::Use use = use_of(arguments, 2, 1);
   if (!arguments.ok()) return {};
   auto leases = open->lending.leases();
   if (!leases.ok()) return failed(info, leases.status());
@@ -250,7 +250,7 @@ Napi::Value end_hold(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "endHold");
   OpenMember* const open = arguments.member();
   const auto hold = static_cast<uint32_t>(arguments.integer(1, "hold", 1, kMaxUint32));
-  const Leases::Use use = use_of(arguments, 2);
+  const Leases::Use use = use_of(arguments, 2, 2);
   if (!arguments.ok()) return {};
   if (open->lending.open_leases() == nullptr) return released(info, {});
   // Without a buffer there is nothing to be emptied.

@@ -112,7 +112,7 @@ base::Result<uint32_t> Leases::take(uint64_t incarnation, std::span<const uint8_
   }
   ++from.holds;
   ++opened.value()->holds;
-  holds_.emplace(++next_, Hold{incarnation, at, {}});
+  holds_.emplace(++next_, Hold{incarnation, at, {}, true});
   return next_;
 }
 
@@ -148,7 +148,12 @@ Leases::Released Leases::release(uint32_t number, Use use) {
   const auto found = holds_.find(number);
   if (found == holds_.end()) return released;
   Hold& hold = found->second;
-  const std::shared_ptr<View> view = std::move(hold.views[static_cast<int>(use)]);
+  std::shared_ptr<View> view;
+  if (use == Use::kTaken) {
+    hold.taken = false;
+  } else {
+    view = std::move(hold.views[static_cast<int>(use)]);
+  }
   Publisher& from = publishers_.at(hold.publisher);
   File& opened = from.files.at(hold.at.slab);
   // Before the word is cleared: the next user of the block must see the publisher's pages.
@@ -156,7 +161,7 @@ Leases::Released Leases::release(uint32_t number, Use use) {
     released.strays = restore_strays(view->data() + hold.at.offset, pages(hold.at.bytes),
                                      opened.fd.get(), hold.at.offset);
   }
-  if (hold.views[0] != nullptr || hold.views[1] != nullptr) return released;
+  if (hold.taken || hold.views[0] != nullptr || hold.views[1] != nullptr) return released;
   released.last = true;
   released.wanted = from.table.release(hold.at.word, hold.at.serial);
   const uint64_t incarnation = hold.publisher;
@@ -209,8 +214,8 @@ uint32_t Leases::vacate(uint64_t incarnation) {
   uint32_t given_back = 0;
   for (auto it = holds_.begin(); it != holds_.end();) {
     Hold& hold = it->second;
-    if (hold.publisher != incarnation || hold.views[static_cast<int>(Use::kLeased)] != nullptr ||
-        !privatise(hold, true)) {
+    if (hold.publisher != incarnation || hold.taken ||
+        hold.views[static_cast<int>(Use::kLeased)] != nullptr || !privatise(hold, true)) {
       ++it;
       continue;
     }

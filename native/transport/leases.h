@@ -26,8 +26,8 @@ namespace millrace::transport {
  */
 class Leases {
  public:
-  /** Which mapping of a block. */
-  enum class Use : uint8_t { kLeased = 0, kOwned = 1 };
+  /** Which mapping of a block; or the taking itself, which is a reference until release(). */
+  enum class Use : uint8_t { kLeased = 0, kOwned = 1, kTaken = 2 };
 
   /** One file of a publisher's pool, mapped for reading and watched for stray writes. */
   class View {
@@ -71,7 +71,8 @@ class Leases {
    * Takes what a descriptor offers (OFFERED -> HELD) and maps its file if that is new. What it says
    * is checked (I9): EPROTO for nonsense, ENOENT when the offer was taken back, others when it
    * cannot be mapped; then nothing is held.
-   * @return the hold's number, never used again
+   * @return the hold's number, never used again; the caller gives the taking back (kTaken) once
+   * everyone has referred to it
    */
   base::Result<uint32_t> take(uint64_t publisher, std::span<const uint8_t> descriptor);
   /** Nobody here wants what a descriptor offers. */
@@ -82,7 +83,7 @@ class Leases {
     const auto found = holds_.find(hold);
     return found != holds_.end() && found->second.views[static_cast<int>(use)] != nullptr;
   }
-  /** Gives it back; harmless when it was before. A hold without a reference ends by it as well. */
+  /** Gives a reference back; harmless when it was before. */
   Released release(uint32_t hold, Use use);
 
   /** The publisher is gone and what it had sent is taken: what was never taken is given back, and
@@ -116,6 +117,7 @@ class Leases {
     uint64_t publisher;
     Descriptor at;
     std::shared_ptr<View> views[2];  ///< through which it is referred to; null: it is not
+    bool taken = true;
   };
 
   base::Result<Publisher*> publisher(uint64_t incarnation);

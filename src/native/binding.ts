@@ -208,7 +208,12 @@ export interface OpenOptions {
 }
 
 /** Through which mapping a held block is used: leased until it is given back, or kept until it is collected. */
-export const USE = { LEASED: 0, OWNED: 1 } as const;
+export const USE = {
+  LEASED: 0,
+  OWNED: 1,
+  /** Neither: the taking itself, which is given back once everyone has what he wants. */
+  TAKEN: 2,
+} as const;
 
 /** What `endHold` returns: bits, and above them the count of pages that had been written to by mistake. */
 export const ENDED = {
@@ -497,7 +502,7 @@ export interface NativeLending {
   /** An ArrayBuffer over a held block, read-only pages; at most one for each {@link USE}. */
   holdBuffer(handle: number, hold: number, use: number): ArrayBuffer;
   /**
-   * Detaches the ArrayBuffer and gives that use back; without one, a hold that nobody used. Where somebody else has
+   * Detaches the ArrayBuffer and gives that use back; without one, the taking. Where somebody else has
    * detached it the memory lives on elsewhere, and is given back when it is collected.
    * @returns bits of {@link ENDED}
    */

@@ -1,4 +1,5 @@
 /** Loans and leases on one host: the publisher's own pages, ownership, and what bounds it. */
+import { spawnSync } from 'node:child_process';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import type { Channel, Lease, Member, StatusEvent } from '../../src/index.js';
 import { collected, Domain, millrace, until } from '../support/lending.js';
@@ -496,6 +497,73 @@ describe('bounds', () => {
       await out.publish(value as never);
       await until(() => seen.length === 1);
       expect(seen.pop()).toEqual(value);
+    }
+  });
+});
+
+describe('surroundings', () => {
+  test('hosts without external ArrayBuffers copy, and nothing else changes', async () => {
+    await domain.end();
+    domain = new Domain({ MILLRACE_EXTERNAL_BUFFERS: '0' });
+    const { pub, sub, out, back } = await pair();
+    const seen: number[][] = [];
+    const kept: Uint8Array[] = [];
+    back.leases().subscribe((lease) => {
+      const { bytes } = lease;
+      const first = bytes[0]!;
+      lease.release();
+      seen.push([first, bytes.length]);
+    });
+    back.subscribe((bytes) => kept.push(bytes));
+    await out.ready();
+    for (let i = 1; i <= 3; i++) await send(out, 100_000, i);
+    await out.publish(new Uint8Array(100_000).fill(4));
+    await until(() => seen.length === 4 && kept.length === 4);
+    expect(seen).toEqual([1, 2, 3, 4].map((i) => [i, 0]));
+    expect(kept.map((bytes) => [bytes[99_999], bytes.length])).toEqual([1, 2, 3, 4].map((i) => [i, 100_000]));
+    expect(free(pub)).toBe(true);
+    expect(sub.resources().leases).toBe(0);
+  });
+
+  test("a program's own use of msgpackr is not touched", async () => {
+    const { Packr } = await import('msgpackr');
+    const value = { a: new Float32Array(20_000), b: [new Uint8Array(9000)], c: new Date(0) };
+    const options = { moreTypes: true, structuredClone: true };
+    const before = new Packr(options).pack(value);
+    const pub = await domain.member('pub');
+    const out = pub.channel('objects');
+    const seen: unknown[] = [];
+    (await domain.member('sub')).channel('objects').subscribe((got) => seen.push(got));
+    await out.ready();
+    await out.publish(value);
+    await until(() => seen.length === 1);
+    expect(seen.pop()).toEqual(value);
+    expect(new Packr(options).pack(value).equals(before)).toBe(true);
+  });
+
+  test('shared memory that is full is an error with what was measured, and nothing is half done', async (context) => {
+    const mount = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'tmpfs', domain.folder]);
+    if (mount.status !== 0) context.skip('this user may not mount');
+    try {
+      const { pub, out, back } = await pair();
+      const seen: number[] = [];
+      back.leases().subscribe((lease) => lease.use((bytes) => seen.push(bytes.length)));
+      await out.ready();
+      expect(() => out.loan(64 * MIB)).toThrow(
+        expect.objectContaining({
+          code: 'ERR_SHM_FULL',
+          message: expect.stringMatching(/67108864 bytes and the filesystem has \d+ bytes free/),
+        }),
+      );
+      await expect(out.publish(new Uint8Array(64 * MIB))).rejects.toMatchObject({ code: 'ERR_SHM_FULL' });
+      expect(domain.files.length).toBeLessThanOrEqual(1); // the table of holds
+      expect(pub.resources()).toMatchObject({ poolBytes: 0, blocks: 0 });
+      await send(out, MIB, 1);
+      await until(() => seen.length === 1);
+      for (const member of domain.members) await member.leave();
+      expect(domain.files).toEqual([]);
+    } finally {
+      spawnSync('umount', [domain.folder]);
     }
   });
 });

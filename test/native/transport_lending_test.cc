@@ -68,6 +68,14 @@ class Lending : public testing::Test {
   base::Fd folder_;
 };
 
+/** Refers to a hold; the taking is given back, as when a message was handed out. */
+Leases::Memory refer(Leases& leases, uint32_t hold, Leases::Use use) {
+  auto memory = leases.refer(hold, use);
+  EXPECT_TRUE(memory.ok()) << memory.status().detail;
+  (void)leases.release(hold, Leases::Use::kTaken);
+  return memory.take();
+}
+
 using Bytes = std::array<uint8_t, kDescriptorBytes>;
 
 /** Lends a block, fills it, offers it to somebody. */
@@ -202,7 +210,7 @@ TEST_F(Lending, ABlockComesBackWithItsLastHold) {
   EXPECT_EQ(two->take(kPublisher, first).status().code, ENOENT);
   two->revoke(kPublisher, first);  // not its own: nothing happens
   const uint32_t b = two->take(kPublisher, second).value();
-  const auto memory = one->refer(a, Leases::Use::kLeased).value();
+  const auto memory = refer(*one, a, Leases::Use::kLeased);
   EXPECT_EQ(memory.data[kBlock - 1], 7);
   EXPECT_NE(memory.data, pool->address(block));
   EXPECT_TRUE(one->release(a, Leases::Use::kLeased).last);
@@ -212,7 +220,7 @@ TEST_F(Lending, ABlockComesBackWithItsLastHold) {
   EXPECT_EQ(pool->counts().holds, 1u);
   EXPECT_NE(pool->lend(kBlock).value(), block);
   pool->want(true);
-  EXPECT_TRUE(two->release(b, Leases::Use::kLeased).wanted);
+  EXPECT_TRUE(two->release(b, Leases::Use::kTaken).wanted);  // nobody wanted it
   EXPECT_TRUE(pool->collect());
   EXPECT_EQ(pool->address(block)[0], 0xdb);
   EXPECT_EQ(pool->lend(kBlock).value(), block);
@@ -252,7 +260,7 @@ TEST_F(Lending, WhatIsKeptMovesOutAndTheNextUseIsSeen) {
   const Bytes first = publish(*pool, block, kOne, 1);
   pool->retire(block);
   const uint32_t a = one->take(kPublisher, first).value();
-  const auto kept = one->refer(a, Leases::Use::kOwned).value();
+  const auto kept = refer(*one, a, Leases::Use::kOwned);
   EXPECT_EQ(one->vacate(kPublisher), 1u);
   EXPECT_TRUE(pool->collect());
   uint32_t again;
@@ -261,11 +269,11 @@ TEST_F(Lending, WhatIsKeptMovesOutAndTheNextUseIsSeen) {
   EXPECT_EQ(kept.data[100], 1);
   kept.data[100] = 9;  // it is its own
   const uint32_t b = one->take(kPublisher, second).value();
-  const auto fresh = one->refer(b, Leases::Use::kOwned).value();
+  const auto fresh = refer(*one, b, Leases::Use::kOwned);
   EXPECT_EQ(fresh.data[100], 2);
   EXPECT_EQ(kept.data[100], 9);
   // A lease stays where it is.
-  const auto leased = one->refer(b, Leases::Use::kLeased).value();
+  const auto leased = refer(*one, b, Leases::Use::kLeased);
   EXPECT_EQ(one->vacate(kPublisher), 0u);
   memset(pool->address(again), 3, kBlock);
   EXPECT_EQ(leased.data[0], 3);
@@ -291,8 +299,8 @@ TEST_F(Lending, AStrayWriteStaysWithItsWriter) {
   pool->retire(block);
   const uint32_t a = one->take(kPublisher, first).value();
   const uint32_t b = two->take(kPublisher, second).value();
-  volatile uint8_t* mine = one->refer(a, Leases::Use::kLeased).value().data;
-  const uint8_t* theirs = two->refer(b, Leases::Use::kLeased).value().data;
+  volatile uint8_t* mine = refer(*one, a, Leases::Use::kLeased).data;
+  const uint8_t* theirs = refer(*two, b, Leases::Use::kLeased).data;
   mine[10] = 2;
   mine[11] = 3;
   mine[8192] = 4;
@@ -339,9 +347,9 @@ TEST_F(Lending, AReceiverThatIsKilledGivesBackEverythingAtOnce) {
     const bool done = finished(child(nth, SIGKILL, [&] {
       auto one = leases(kOne);
       const uint32_t a = one->take(kPublisher, descriptors[0]).value();
-      (void)one->refer(a, Leases::Use::kLeased);
+      (void)refer(*one, a, Leases::Use::kLeased);
       const uint32_t b = one->take(kPublisher, descriptors[1]).value();
-      (void)one->refer(b, Leases::Use::kOwned);
+      (void)refer(*one, b, Leases::Use::kOwned);
       (void)one->release(a, Leases::Use::kLeased);
       (void)one->vacate(kPublisher);
       one->revoke(kPublisher, descriptors[2]);
@@ -370,8 +378,7 @@ TEST_F(Lending, AReceiverThatIsStoppedKeepsItsBlocksAndNoOthers) {
     const pid_t pid = child(nth, SIGSTOP, [&] {
       auto one = leases(kOne);
       const auto hold = one->take(kPublisher, descriptor);
-      const auto memory = one->refer(hold.value(), Leases::Use::kLeased);
-      const bool right = memory.value().data[kBlock - 1] == 1;
+      const bool right = refer(*one, hold.value(), Leases::Use::kLeased).data[kBlock - 1] == 1;
       (void)one->release(hold.value(), Leases::Use::kLeased);
       one.reset();
       if (!right) _exit(2);
@@ -432,7 +439,7 @@ TEST_F(Lending, PagesOfAKilledPublisherStayForWhoHoldsThemAndThenGo) {
       const auto hold = one->take(kPublisher, descriptor);
       ASSERT_TRUE(hold.ok()) << nth << hold.status().detail;
       holds.push_back(hold.value());
-      EXPECT_EQ(one->refer(hold.value(), Leases::Use::kLeased).value().data[kBlock - 1], fill);
+      EXPECT_EQ(refer(*one, hold.value(), Leases::Use::kLeased).data[kBlock - 1], fill);
     }
     close(pipes[0]);
     one->publisher_gone(kPublisher);

@@ -19,8 +19,6 @@ export class Held {
   owned: ArrayBuffer | null = null;
   /** Where it was retained, under MILLRACE_DEV=1. */
   readonly retained: string[] = [];
-  /** Somebody got it. */
-  used = false;
   /** Several take leases of it, which none of them may end while it is handed out. */
   several = false;
 

@@ -71,7 +71,6 @@ export class Holdings {
 
   /** The message as a value that may be kept for ever. @throws what the decoder throws */
   value(held: Held): unknown {
-    held.used = true;
     held.owned = this.native.holdBuffer(this.handle, held.id, USE.OWNED);
     try {
       return decode(held, held.owned);
@@ -85,7 +84,6 @@ export class Holdings {
 
   /** A lease of the message that is being handed out to who subscribed at `subscribed`, under MILLRACE_DEV=1. */
   lease<T>(held: Held, at: MessageAt, subscribed: string): Lease<T> {
-    held.used = true;
     held.leased ??= this.native.holdBuffer(this.handle, held.id, USE.LEASED);
     held.leases++;
     const buffer = held.leased;
@@ -119,7 +117,6 @@ export class Holdings {
   several(held: Held): void {
     held.several = true;
     held.leases = 1;
-    held.used = true;
     held.leased = this.native.holdBuffer(this.handle, held.id, USE.LEASED);
   }
 
@@ -139,7 +136,7 @@ export class Holdings {
     if (held.leases > 0 && held.several) this.#release(held, held.leased!);
     held.leased = null;
     held.owned = null;
-    if (!held.used) this.#ended(held, this.native.endHold(this.handle, held.id, USE.LEASED));
+    this.#ended(held, this.native.endHold(this.handle, held.id, USE.TAKEN));
   }
 
   /** That publisher is gone, and its last frame is delivered. */
