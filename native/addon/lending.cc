@@ -46,15 +46,51 @@ bool detach(napi_env env, napi_value buffer) {
 
 }  // namespace
 
+/**
+ * Memory of a loan or lease, which its user gives back, not the garbage collector: V8 would collect
+ * everything for each 64 MiB of them, at tens of milliseconds. So what V8 is about to count is
+ * taken off before, and added again when it has stopped counting. (What ordinary subscribers keep
+ * is counted: there collecting is what gives it back.)
+ */
+struct Uncounted {
+  using Memories = std::unordered_map<const void*, Uncounted*>;
+
+  /** Before the ArrayBuffer is made. */
+  void take_off(napi_env env, Memories& memories, const void* at, uint64_t size) {
+    int64_t total = 0;
+    if (napi_adjust_external_memory(env, -static_cast<int64_t>(size), &total) != napi_ok) return;
+    data = at;
+    bytes = static_cast<int64_t>(size);
+    memories[at] = this;
+  }
+  /** After V8 has let go of it. Harmless when it was done before. */
+  void add(napi_env env, Memories& memories) {
+    if (bytes == 0) return;
+    int64_t total = 0;
+    (void)napi_adjust_external_memory(env, std::exchange(bytes, 0), &total);
+    const auto found = memories.find(data);
+    if (found != memories.end() && found->second == this) memories.erase(found);
+  }
+  static void detached(napi_env env, Memories& memories, const void* at) {
+    const auto found = memories.find(at);
+    if (found != memories.end()) found->second->add(env, memories);
+  }
+
+  const void* data = nullptr;
+  int64_t bytes = 0;
+};
+
 /** Keeps a lent block's memory, and the block from being lent again. */
 struct Lending::LoanMemory {
   std::shared_ptr<State> state;
   std::shared_ptr<void> memory;
   uint32_t block;
   uint64_t pin;
+  Uncounted counted{};
 
-  static void finalize(napi_env, void*, void* hint) {
+  static void finalize(napi_env env, void*, void* hint) {
     const std::unique_ptr<LoanMemory> self(static_cast<LoanMemory*>(hint));
+    self->counted.add(env, self->state->uncounted);
     if (self->state->pool != nullptr) self->state->pool->unpin(self->block, self->pin);
   }
 };
@@ -65,10 +101,12 @@ struct Lending::HoldMemory {
   std::shared_ptr<Leases::View> view;
   uint32_t hold;
   Leases::Use use;
+  Uncounted counted{};
 
   static void finalize(napi_env env, void*, void* hint) {
     const std::unique_ptr<HoldMemory> self(static_cast<HoldMemory*>(hint));
     State& state = *self->state;
+    self->counted.add(env, state.uncounted);
     if (state.leases == nullptr || !state.leases->refers(self->hold, self->use)) return;
     const Leases::Released released = state.leases->release(self->hold, self->use);
     napi_handle_scope scope;
@@ -145,6 +183,7 @@ napi_value Lending::loan_buffer(napi_env env, uint32_t block, uint64_t bytes) {
   auto* hint = new LoanMemory{state_, pool.memory(block), block, pool.pin(block)};
   napi_value buffer = nullptr;
   bool copied = false;
+  hint->counted.take_off(env, state_->uncounted, pool.address(block), bytes);
   const napi_status status = make_buffer(env, pool.address(block), bytes, false,
                                          LoanMemory::finalize, hint, &buffer, &copied);
   if (copied || status != napi_ok) LoanMemory::finalize(env, nullptr, hint);
@@ -160,6 +199,7 @@ bool Lending::end_loan(napi_env env, uint32_t block, napi_value buffer) {
     memcpy(pool.address(block), data, std::min<uint64_t>(bytes, pool.capacity(block)));
   }
   if (!detach(env, buffer)) return false;
+  Uncounted::detached(env, state_->uncounted, pool.address(block));
   pool.unpin(block);
   return true;
 }
@@ -171,9 +211,13 @@ napi_value Lending::hold_buffer(napi_env env, uint32_t hold, Leases::Use use) {
   auto* hint = new HoldMemory{state_, found.view, hold, use};
   napi_value buffer = nullptr;
   bool copied = false;
+  if (use == Leases::Use::kLeased) {
+    hint->counted.take_off(env, state_->uncounted, found.data, found.bytes);
+  }
   const napi_status status =
       make_buffer(env, found.data, found.bytes, true, HoldMemory::finalize, hint, &buffer, &copied);
   if (!copied && status == napi_ok) return buffer;
+  hint->counted.add(env, state_->uncounted);
   delete hint;
   (void)state_->leases->release(hold, use);
   return status == napi_ok ? buffer : throw_no_memory(env);
@@ -182,7 +226,11 @@ napi_value Lending::hold_buffer(napi_env env, uint32_t hold, Leases::Use use) {
 Leases::Released Lending::end_hold(napi_env env, uint32_t hold, Leases::Use use,
                                    napi_value buffer) {
   // Detached by somebody else: its memory lives on in another buffer, and the finalizer gives back.
+  void* data = nullptr;
+  size_t bytes = 0;
+  (void)napi_get_arraybuffer_info(env, buffer, &data, &bytes);
   if (!detach(env, buffer)) return {};
+  Uncounted::detached(env, state_->uncounted, data);
   return state_->leases->release(hold, use);
 }
 

@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "transport/leases.h"
 #include "transport/pool.h"
 
 namespace millrace::addon {
+
+struct Uncounted;
 
 /**
  * A member's pool and leases as ArrayBuffers over their memory.
@@ -72,6 +75,8 @@ class Lending {
     std::unique_ptr<transport::Pool> pool;
     std::unique_ptr<transport::Leases> leases;
     napi_ref collected = nullptr;
+    /** By its address: memory of loans and leases that V8 was told not to count. */
+    std::unordered_map<const void*, Uncounted*> uncounted;
   };
   struct LoanMemory;
   struct HoldMemory;
