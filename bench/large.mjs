@@ -4,13 +4,13 @@
  */
 import { fork } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
-import { createServer, connect } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { loadavg } from 'node:os';
 import { join as path } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { join } from '../dist/index.mjs';
 
-const SIZES = [64, 64 * 1024, 1024 * 1024, 64 * 1024 * 1024];
+const SIZES = [64, 64 * 1024, 1024 * 1024, 16 * 1024 * 1024, 64 * 1024 * 1024];
 const WAYS = ['loan', 'copy', 'socket'];
 const TURNS = 3;
 const [role, folderOf] = process.argv.slice(2);
@@ -109,7 +109,7 @@ if (role !== undefined) {
           child.send(bytes);
           await new Promise((done) => child.once('message', done));
         }
-        const count = bytes >= 2 ** 26 ? 20 : 500;
+        const count = bytes >= 2 ** 24 ? 20 : 500;
         for (let i = 0; i < count / 4; i++) await peer.trip(bytes);
         const key = `${way} ${bytes}`;
         const list = times.get(key) ?? [];
