@@ -75,6 +75,7 @@ base::Result<std::unique_ptr<Steering>> Steering::open(const SteeringOptions& op
 
 base::Status Steering::start() {
   fed_ = options_.device.starts_with("soft");
+  found_ = true;  // not armed yet
   base::Result<ibv_context*> opened = verbs::open_device(
       fed_ ? "soft@" + (options_.interface.empty() ? std::string("*") : options_.interface)
            : options_.device);
@@ -254,15 +255,19 @@ uint32_t Steering::poll(FrameSink& sink, uint32_t max) {
 }
 
 bool Steering::arm() {
+  const bool found = std::exchange(found_, false);
   // A port that a network interface feeds is readable while frames wait, armed or not. Then only
   // what else woke us has to be taken away.
-  if (fed_ && std::exchange(found_, false)) return true;
+  if (fed_ && found) return true;
   ibv_cq* cq = nullptr;
   void* unused = nullptr;
   unsigned events = 0;
   while (ibv_get_cq_event(channel_.get(), &cq, &unused) == 0) ++events;
   if (events != 0) ibv_ack_cq_events(cq_.get(), events);
-  return fed_ || ibv_req_notify_cq(cq_.get(), 0) == 0;
+  // Armed before, and nothing has come since.
+  if (fed_ || (!found && events == 0)) return true;
+  // What came before the arming is for one more look (R7).
+  return ibv_req_notify_cq(cq_.get(), 0) != 0;
 }
 
 }  // namespace millrace::transport

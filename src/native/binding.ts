@@ -607,7 +607,7 @@ export interface NativePorts {
    */
   pollPort(handle: number, target: Uint8Array, offset: number, rows: Int32Array): number;
 
-  /** Arms the port's descriptor: poll once more, then it may be slept on. */
+  /** Before sleeping on the port's descriptor (R7). @returns false: poll and call it once more first */
   armPort(handle: number): boolean;
 }
 

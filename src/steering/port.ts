@@ -60,7 +60,7 @@ export class Port {
     this.#handle = native.openPort({ device, interface: networkInterface });
     if (this.counters().unprivileged) warnOnce();
     native.watch(this.#handle, () => this.#wake());
-    this.#sleep();
+    this.#run();
   }
 
   get flows(): number {
@@ -146,19 +146,13 @@ export class Port {
       const rows = this.#poll();
       if (this.#closed) return;
       taken += rows;
-      if (rows !== 0) continue;
-      this.#sleep();
-      return;
+      // Where there was room for more, nothing is left.
+      if (rows === ROWS || this.#full) continue;
+      if (this.#native.armPort(this.#handle)) return this.#watch(true);
     }
     this.#watch(false);
     this.#turn = setImmediate(() => this.#run());
     if (!this.#held) this.#turn.unref();
-  }
-
-  /** Arms, and sleeps on the descriptor: it stays readable while frames wait. */
-  #sleep(): void {
-    this.#native.armPort(this.#handle);
-    this.#watch(true);
   }
 
   /** Each change costs a system call. */
@@ -168,9 +162,14 @@ export class Port {
     this.#native.sleep(this.#handle, on);
   }
 
+  /** The chunk has no room for one more frame of any length. */
+  get #full(): boolean {
+    return this.#chunk.length - this.#at < LARGEST;
+  }
+
   /** Takes and hands on what is there. @returns how many */
   #poll(): number {
-    if (this.#chunk.length - this.#at < LARGEST) {
+    if (this.#full) {
       this.#chunk = fresh();
       this.#at = 0;
     }
@@ -204,6 +203,7 @@ export class Port {
       );
       if (this.#closed) return count;
     }
+    this.#empty = count < ROWS && !this.#full;
     return count;
   }
 }
