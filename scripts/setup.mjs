@@ -103,6 +103,9 @@ export const TOOLS = {
   },
   kmod: { have: () => inSbin('depmod') && inSbin('modprobe'), apt: 'kmod' },
   rdma: { have: () => inSbin('rdma'), apt: 'iproute2' },
+  ip: { have: () => inSbin('ip'), apt: 'iproute2' },
+  tshark: { have: () => which('tshark') !== undefined, apt: 'tshark' },
+  python3: { have: () => which('python3') !== undefined, apt: 'python3' },
   ibverbs: {
     have: () => which('ibv_srq_pingpong') !== undefined && existsSync('/etc/libibverbs.d/rxe.driver'),
     apt: 'ibverbs-utils ibverbs-providers',

@@ -413,7 +413,7 @@ export const SUITES = [
   {
     name: 'integration',
     title: 'real processes, workers, kills and stops',
-    tools: [],
+    tools: ['ip', 'tshark', 'python3'],
     built: ['native', 'ts'],
     limit: 20,
     run: integration,
