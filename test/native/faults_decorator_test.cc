@@ -273,12 +273,20 @@ TEST(Faults, WithheldReceivesComeBack) {
 }
 TEST(Faults, AllTogether) {
   for (uint64_t seed = 1; seed <= 10; ++seed)
-    walk({seed, 0.02, 0.02, 0.2, 0.2, 0.02, 5}, 2000, true);
+    walk({.seed = seed,
+          .error = 0.02,
+          .ambiguous = 0.02,
+          .delay = 0.2,
+          .rnr = 0.2,
+          .dead_srq = 0.02,
+          .max_delay_polls = 5},
+         2000, true);
 }
 
 TEST(Faults, TheSameSeedDoesTheSame) {
   const auto counts = [](uint64_t seed) {
-    Pair pair({seed, 0.1, 0.1, 0.1, 0.1, 0.1});
+    Pair pair(
+        {.seed = seed, .error = 0.1, .ambiguous = 0.1, .delay = 0.1, .rnr = 0.1, .dead_srq = 0.1});
     for (uint64_t i = 0; i < 300; ++i) {
       (void)pair.send(i, 1);
       (void)pair.poll_sends();
@@ -300,7 +308,7 @@ TEST(Faults, TheSameSeedDoesTheSame) {
 }
 
 TEST(Faults, ArmingLetsGoWhatIsDelayed) {
-  Pair pair({3, 0, 0, 1.0, 0, 0, 1'000'000});
+  Pair pair({.seed = 3, .delay = 1.0, .max_delay_polls = 1'000'000});
   ASSERT_EQ(pair.send(1, 5), 0);
   EXPECT_TRUE(pair.poll_sends().empty());
   EXPECT_TRUE(pair.poll_receives().empty());

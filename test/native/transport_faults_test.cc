@@ -131,17 +131,22 @@ TEST_P(Faults, NothingLostNothingTwiceInOrder) {
 INSTANTIATE_TEST_SUITE_P(
     Each, Faults,
     testing::Values(std::pair("none", verbs::FaultPlan{}),
-                    std::pair("errors", verbs::FaultPlan{0, 0.05}),
-                    std::pair("ambiguous", verbs::FaultPlan{0, 0, 0.05}),
-                    std::pair("delays", verbs::FaultPlan{0, 0, 0, 0.2}),
-                    std::pair("rnr", verbs::FaultPlan{0, 0, 0, 0, 0.2}),
-                    std::pair("dead", verbs::FaultPlan{0, 0, 0, 0, 0, 0.05}),
-                    std::pair("everything", verbs::FaultPlan{0, 0.02, 0.02, 0.1, 0.1, 0.02, 8})),
+                    std::pair("errors", verbs::FaultPlan{.error = 0.05}),
+                    std::pair("ambiguous", verbs::FaultPlan{.ambiguous = 0.05}),
+                    std::pair("delays", verbs::FaultPlan{.delay = 0.2}),
+                    std::pair("rnr", verbs::FaultPlan{.rnr = 0.2}),
+                    std::pair("dead", verbs::FaultPlan{.dead_srq = 0.05}),
+                    std::pair("everything", verbs::FaultPlan{.error = 0.02,
+                                                             .ambiguous = 0.02,
+                                                             .delay = 0.1,
+                                                             .rnr = 0.1,
+                                                             .dead_srq = 0.02,
+                                                             .max_delay_polls = 8})),
     [](const auto& each) { return std::string(each.param.first); });
 
 TEST(Rearm, APeerThatCanNotAnswerDoesNotKeepTheLaneDownForOthers) {
   Domain domain;
-  Node a(domain, 801, faulty({0, 0.05}, 5)), b(domain, 802), c(domain, 803);
+  Node a(domain, 801, faulty({.error = 0.05}, 5)), b(domain, 802), c(domain, 803);
   const auto [ab, ba] = connect(a, b);
   const auto [ac, ca] = connect(a, c);
   // Until b is held: its frames are in doubt, and it does not answer.
@@ -177,7 +182,7 @@ TEST(Rearm, APeerThatCanNotAnswerDoesNotKeepTheLaneDownForOthers) {
 
 TEST(Rearm, AnAskIsRepeatedWhenItsAnswerDoesNotCome) {
   Domain domain;
-  Node a(domain, 811, faulty({0, 0.1}, 6)), b(domain, 812);
+  Node a(domain, 811, faulty({.error = 0.1}, 6)), b(domain, 812);
   const auto [ab, ba] = connect(a, b);
   const uint64_t deadline = deadline_in(60);
   while (a.tunnel_out.empty()) {
@@ -194,7 +199,7 @@ TEST(Rearm, AnAskIsRepeatedWhenItsAnswerDoesNotCome) {
 
 TEST(Rearm, AnAskThatComesTwiceIsAnsweredTwiceAndChangesNothing) {
   Domain domain;
-  Node a(domain, 813, faulty({0, 0.1}, 6)), b(domain, 814);
+  Node a(domain, 813, faulty({.error = 0.1}, 6)), b(domain, 814);
   const auto [ab, ba] = connect(a, b);
   const uint64_t deadline = deadline_in(60);
   while (a.tunnel_out.empty()) {
@@ -229,7 +234,7 @@ TEST(Rearm, APeerWhoseInboxNeverTakesAnythingIsRefusedAndTheOthersGoOn) {
   Domain domain;
   Node a(domain, 821), c(domain, 823);
   const bool rc = a.rc();
-  Node b(domain, 822, rc ? faulty({0, 0, 0, 0, 1, 0, 1u << 30}, 7) : MemberOptions{});
+  Node b(domain, 822, rc ? faulty({.rnr = 1, .max_delay_polls = 1u << 30}, 7) : MemberOptions{});
   auto at_a = a.member().offer();
   auto at_b = b.member().offer();
   auto blob = at_b.value().bytes;
@@ -265,7 +270,7 @@ TEST(Rearm, APeerWhoseInboxNeverTakesAnythingIsRefusedAndTheOthersGoOn) {
 
 TEST(Rearm, StaleAndImpossibleStatementsChangeNothing) {
   Domain domain;
-  Node a(domain, 831, faulty({0, 0.1}, 8)), b(domain, 832);
+  Node a(domain, 831, faulty({.error = 0.1}, 8)), b(domain, 832);
   const auto [ab, ba] = connect(a, b);
   const uint64_t deadline = deadline_in(60);
   while (a.tunnel_out.empty()) {

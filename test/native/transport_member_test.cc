@@ -619,7 +619,7 @@ TEST(Member, CreateSaysWhatIsWrong) {
   EXPECT_EQ(code([](MemberOptions* o) { o->slots = 2; }), EINVAL);
   EXPECT_EQ(code([](MemberOptions* o) { o->max_slots = 4; }), EINVAL);
   EXPECT_EQ(code([](MemberOptions* o) { o->arena_bytes = 5000; }), EINVAL);
-  EXPECT_EQ(code([](MemberOptions* o) { o->faults = verbs::FaultPlan{1, 2.0}; }), EINVAL);
+  EXPECT_EQ(code([](MemberOptions* o) { o->faults = verbs::FaultPlan{.error = 2.0}; }), EINVAL);
   EXPECT_EQ(domain.files(), 0u);
 }
 

@@ -96,7 +96,12 @@ class Child {
     o.max_slots = 1024;
     o.arena_bytes = 1 << 20;
     if (plan.fault_seed != 0) {
-      o.faults = verbs::FaultPlan{plan.fault_seed + id, 0.002, 0.002, 0.01, 0.01, 0.002, 16};
+      o.faults = verbs::FaultPlan{.seed = plan.fault_seed + id,
+                                  .error = 0.002,
+                                  .ambiguous = 0.002,
+                                  .delay = 0.01,
+                                  .rnr = 0.01,
+                                  .dead_srq = 0.002};
     }
     return o;
   }

@@ -76,7 +76,13 @@ void work(Crew& crew, const Domain& domain, uint32_t id, bool sleeps, uint64_t f
   options.slots = 64;
   options.arena_bytes = 1 << 19;
   if (fault_seed != 0)
-    options.faults = verbs::FaultPlan{fault_seed + id, 0.005, 0.005, 0.01, 0.01, 0.005, 8};
+    options.faults = verbs::FaultPlan{.seed = fault_seed + id,
+                                      .error = 0.005,
+                                      .ambiguous = 0.005,
+                                      .delay = 0.01,
+                                      .rnr = 0.01,
+                                      .dead_srq = 0.005,
+                                      .max_delay_polls = 8};
   Node node(domain, 900 + id, options);
   if (!node.ok()) {
     crew.failed = true;
