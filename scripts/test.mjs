@@ -3,6 +3,7 @@
  * Dependency-free, so that it works on a fresh clone. See --help.
  */
 import {
+  chmodSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -95,6 +96,8 @@ say();
  * Unix socket paths are short (107 bytes), so its name is too.
  */
 const shm = mkdtempSync(join(existsSync('/dev/shm') ? '/dev/shm' : tmpdir(), 'mt-'));
+// Some tests run as other users, in folders of their own in here.
+chmodSync(shm, 0o711);
 const tidy = () => rmSync(shm, { recursive: true, force: true });
 endWithChildren(tidy);
 process.on('exit', tidy);

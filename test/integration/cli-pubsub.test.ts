@@ -92,14 +92,14 @@ describe('pub and sub', () => {
   });
 
   test('what cannot be published is said, with its line, and the rest goes on', async () => {
-    const sub = place.millrace('sub', 'j', '--jsonl', '--count', '2');
+    const sub = place.millrace('sub', 'j', '--jsonl', '--count', '3');
     const pub = place.millrace('pub', 'j', '--jsonl');
-    pub.process.stdin!.end(`1\n{"a":\n"${'x'.repeat(40_000)}"\n"${'y'.repeat(2 << 20)}"\n2\n`);
+    const large = JSON.stringify('x'.repeat(40_000));
+    pub.process.stdin!.end(`1\n{"a":\n${large}\n"${'y'.repeat(2 << 20)}"\n2\n`);
     await sub.finish();
-    expect(sub.lines).toEqual(['1', '2']);
+    expect(sub.lines).toEqual(['1', large, '2']);
     expect(await pub.finish()).toMatchObject({ code: 1 });
     expect(pub.err).toMatch(/line 2 was not published: it is not JSON/);
-    expect(pub.err).toMatch(/line 3 was not published: .*larger than 16288 bytes/);
     expect(pub.err).toMatch(/line 4 was not published: it has 2097154 bytes, and at most 1048576 are read/);
     await allGone(pub, sub);
   });
