@@ -64,7 +64,8 @@ class Vectors {
     ASSERT_TRUE(soft::parse_frame(bytes.data(), bytes.size(), &fields, &layout));
     EXPECT_EQ(memcmp(&fields.outer, known.data(), known.size()), 0) << hex;
     soft::FlowIndex::Result result;
-    soft::FlowIndex(rules_).match(fields, soft::is_multicast_frame(bytes.data()), &result);
+    const soft::FlowIndex index(rules_);  // what wins is a part of it
+    index.match(fields, soft::is_multicast_frame(bytes.data()), &result);
     std::vector<uint32_t> who;
     for (const soft::FlowRule* rule : result.winners) who.push_back(rule->qpn);
     EXPECT_EQ(who, wanted) << hex;

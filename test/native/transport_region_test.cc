@@ -158,7 +158,8 @@ TEST_F(RegionFiles, PopulatedPagesDoNotFault) {
   for (size_t i = 0; i < made.value().bytes().size(); i += 4096)
     made.value().bytes()[i] = std::byte{1};
   getrusage(RUSAGE_SELF, &after);
-  EXPECT_LT(after.ru_minflt - before.ru_minflt, 100) << "of 2048 pages";
+  // AddressSanitizer's shadow of them is 256 pages.
+  EXPECT_LT(after.ru_minflt - before.ru_minflt, 512) << "of 2048 pages";
 }
 
 TEST_F(RegionFiles, AStoppedPopulationEnds) {

@@ -109,6 +109,11 @@ struct LaneBench {
     parts.seed = 9;
     lanes = Lanes::create(parts).take();
   }
+  /** As a member does: queue pairs, then the queue, then the domain that it is in. */
+  ~LaneBench() {
+    lanes->shut();
+    queue = {};
+  }
 
   verbs::ContextPtr context;
   base::Fd folder;
