@@ -146,6 +146,11 @@ TEST_F(RegionFiles, NoRoomIsSaidBeforeAnythingIsTaken) {
   });
 }
 
+/** Without sanitizers, whose shadow memory has faults of its own. */
+__attribute__((no_sanitize("address", "thread"))) void write_each_page(std::span<std::byte> bytes) {
+  for (size_t i = 0; i < bytes.size(); i += 4096) bytes.data()[i] = std::byte{1};
+}
+
 TEST_F(RegionFiles, PopulatedPagesDoNotFault) {
   auto made = RegionFile::create(folder(), "a", {.bytes = 8 << 20});
   ASSERT_TRUE(made.ok());
@@ -155,11 +160,9 @@ TEST_F(RegionFiles, PopulatedPagesDoNotFault) {
   }
   rusage before, after;
   getrusage(RUSAGE_SELF, &before);
-  for (size_t i = 0; i < made.value().bytes().size(); i += 4096)
-    made.value().bytes()[i] = std::byte{1};
+  write_each_page(made.value().bytes());
   getrusage(RUSAGE_SELF, &after);
-  // AddressSanitizer's shadow of them is 256 pages.
-  EXPECT_LT(after.ru_minflt - before.ru_minflt, 512) << "of 2048 pages";
+  EXPECT_LT(after.ru_minflt - before.ru_minflt, 100) << "of 2048 pages";
 }
 
 TEST_F(RegionFiles, AStoppedPopulationEnds) {
