@@ -5,6 +5,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "base/copy.h"
 #include "soft/mr.h"
 #include "soft/pipeline.h"
 #include "soft/step.h"
@@ -58,9 +59,9 @@ class Mover {
     while (bytes > 0) {
       const uint32_t n = std::min(bytes, segments_->bytes);
       if (read) {
-        memcpy(segments_->data, remote, n);
+        base::copy_bytes(segments_->data, remote, n);
       } else {
-        memcpy(remote, segments_->data, n);
+        base::copy_bytes(remote, segments_->data, n);
       }
       remote += n;
       bytes -= n;
