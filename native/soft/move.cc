@@ -5,6 +5,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "base/clock.h"
 #include "base/copy.h"
 #include "soft/mr.h"
 #include "soft/pipeline.h"
@@ -87,7 +88,7 @@ class Mover {
     std::byte* const own_memory = reinterpret_cast<std::byte*>(address);
     const bool self = process.owner() == qp_.process->owner();
     if (!self && (root.process(process.slot()).pid_namespace != qp_.process->pid_namespace() ||
-                  root.is_dead(process.slot(), process.incarnation()))) {
+                  !owns_its_pid(root))) {
       return false;  // a pid means nothing there, or may be somebody else's by now
     }
     const pid_t pid = static_cast<pid_t>(peer_.shared->pid);
@@ -115,6 +116,17 @@ class Mover {
   }
 
  private:
+  /** Whether the peer lives, and so its pid is its own. A pid is not given to another before all
+   * the others were, which takes longer than a tick of the clock: one look a tick is enough, and a
+   * look is a system call. */
+  bool owns_its_pid(Root& root) {
+    const uint64_t now = base::coarse_now_ns();
+    if (now == peer_.pid_seen_at) return true;
+    if (root.is_dead(peer_.process->slot(), peer_.process->incarnation())) return false;
+    peer_.pid_seen_at = now;
+    return true;
+  }
+
   void skip(uint32_t n) {
     segments_->data += n;
     segments_->bytes -= n;

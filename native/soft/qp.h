@@ -64,6 +64,7 @@ struct Peer {
   uint32_t park_count = 0;
   ProcessShared* shared = nullptr;
   std::shared_ptr<PeerProcess> process;
+  uint64_t pid_seen_at = 0;  ///< when it was last seen alive before a copy by pid, in ticks
   RingUse* ring = nullptr;
   ParkEntry* park = nullptr;
   uint32_t park_index = 0;
