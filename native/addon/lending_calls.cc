@@ -197,26 +197,37 @@ Napi::Value receiver_gone(const Napi::CallbackInfo& info) {
 
 namespace {
 
-/** The descriptor among the arguments 2 (bytes) and 3 (offset). Empty with an exception. */
-std::span<const uint8_t> descriptor_of(Arguments& arguments) {
+/** What takeHold and revokeHold are called with. */
+struct HoldCall {
+  transport::Leases* leases =
+      nullptr;             ///< of the member, argument 0; null: an exception is pending
+  uint64_t publisher = 0;  ///< 1
+  std::span<const uint8_t> descriptor;  ///< from the offset (3) in the bytes (2)
+};
+
+HoldCall hold_call(const Napi::CallbackInfo& info, const char* name) {
+  Arguments arguments(info, name);
+  OpenMember* const open = arguments.member();
+  const int64_t publisher = arguments.integer(1, "publisher", 1, kMaxSafeInteger);
   const std::span<uint8_t> source = arguments.bytes(2, "source");
   const int64_t offset = arguments.integer(3, "offset", 0, kMaxSafeInteger);
   if (!arguments.ok()) return {};
+  auto leases = open->lending.leases();
+  if (!leases.ok()) {
+    failed(info, leases.status());
+    return {};
+  }
   const auto from = std::min(static_cast<size_t>(offset), source.size());
-  return source.subspan(from, std::min(source.size() - from, transport::kDescriptorBytes));
+  return {leases.value(), static_cast<uint64_t>(publisher),
+          source.subspan(from, std::min(source.size() - from, transport::kDescriptorBytes))};
 }
 
 }  // namespace
 
 Napi::Value take_hold(const Napi::CallbackInfo& info) {
-  Arguments arguments(info, "takeHold");
-  OpenMember* const open = arguments.member();
-  const int64_t publisher = arguments.integer(1, "publisher", 1, kMaxSafeInteger);
-  const std::span<const uint8_t> descriptor = descriptor_of(arguments);
-  if (!arguments.ok()) return {};
-  auto leases = open->lending.leases();
-  if (!leases.ok()) return failed(info, leases.status());
-  const auto hold = leases.value()->take(static_cast<uint64_t>(publisher), descriptor);
+  const HoldCall call = hold_call(info, "takeHold");
+  if (call.leases == nullptr) return {};
+  const auto hold = call.leases->take(call.publisher, call.descriptor);
   // Taken back, or by a publisher that is gone with all its files: nothing is wrong here.
   if (!hold.ok() && hold.status().code == ENOENT) return Napi::Number::New(info.Env(), 0);
   if (!hold.ok()) return failed(info, hold.status());
@@ -224,14 +235,9 @@ Napi::Value take_hold(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value revoke_hold(const Napi::CallbackInfo& info) {
-  Arguments arguments(info, "revokeHold");
-  OpenMember* const open = arguments.member();
-  const int64_t publisher = arguments.integer(1, "publisher", 1, kMaxSafeInteger);
-  const std::span<const uint8_t> descriptor = descriptor_of(arguments);
-  if (!arguments.ok()) return {};
-  auto leases = open->lending.leases();
-  if (!leases.ok()) return failed(info, leases.status());
-  leases.value()->revoke(static_cast<uint64_t>(publisher), descriptor);
+  const HoldCall call = hold_call(info, "revokeHold");
+  if (call.leases == nullptr) return {};
+  call.leases->revoke(call.publisher, call.descriptor);
   return info.Env().Undefined();
 }
 
