@@ -1,7 +1,7 @@
 /** Multicast channels between real processes on the software device: one send, whoever listens; what is lost is repaired. */
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { Place } from '../support/cli-process.js';
-import { PubSub, whole } from '../support/pubsub-process.js';
+import { leaveAll, PubSub, whole } from '../support/pubsub-process.js';
 
 let place: Place;
 beforeEach(() => {
@@ -10,13 +10,6 @@ beforeEach(() => {
 afterEach(async () => {
   await place.dispose();
 });
-
-async function leaveAll(...members: PubSub[]): Promise<void> {
-  for (const one of members) await one.leave();
-  for (const one of members)
-    expect([one.name, one.running.err, one.running.end]).toEqual([one.name, '', { code: 0, signal: null }]);
-  expect(place.content).toEqual([]);
-}
 
 /** At a pace that leaves a slow machine's subscribers their time, and room for what they miss all the same. */
 const multicast = { delivery: 'multicast', pace: 1024 * 1024, repairBytes: 16 * 1024 * 1024 };
@@ -46,7 +39,7 @@ describe('one publisher, two subscribers', () => {
     expect(resources).toMatchObject({ groups: 1, groupSlots: 0, datagramsLost: 0 });
     // As many datagrams as it takes for one subscriber, and a few heartbeats.
     expect(Number(resources.datagramsSent)).toBeLessThan(size > 4096 ? count * 3 + 100 : count + 100);
-    await leaveAll(pub!, ...subs);
+    await leaveAll(place, pub!, ...subs);
   });
 });
 
@@ -62,7 +55,7 @@ test('datagrams that get lost on the way are repaired', async () => {
     expect(requests).toBeGreaterThan(0);
     expect(repaired).toBeGreaterThan(10);
   }
-  await leaveAll(pub!, ...subs);
+  await leaveAll(place, pub!, ...subs);
 });
 
 describe('ends', () => {
@@ -98,7 +91,7 @@ describe('ends', () => {
         left: 'died',
       });
     }
-    await leaveAll(...subs);
+    await leaveAll(place, ...subs);
   });
 
   test('a publisher is stopped: nobody takes it for dead, and it goes on', async () => {
@@ -111,7 +104,7 @@ describe('ends', () => {
       await hears(sub, 20);
       expect((await sub.heard())['m pub']).toMatchObject({ disorder: 0, broken: 0, missing: 0, left: null });
     }
-    await leaveAll(pub!, ...subs);
+    await leaveAll(place, pub!, ...subs);
   });
 
   test.each(['SIGKILL', 'SIGSTOP'] as const)(
@@ -135,7 +128,7 @@ describe('ends', () => {
         left: null,
       });
       expect(await pub!.ask('resources', 'resources')).toMatchObject({ groups: 1, backlogBytes: 0 });
-      await leaveAll(pub!, other!);
+      await leaveAll(place, pub!, other!);
     },
   );
 });

@@ -1,7 +1,7 @@
 /** Real processes on the software device: nothing lost, nothing out of order, whatever the codec and the way of publishing. */
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { Place } from '../support/cli-process.js';
-import { PubSub, whole } from '../support/pubsub-process.js';
+import { leaveAll, PubSub, whole } from '../support/pubsub-process.js';
 import { OVER_RC, queuePairs } from '../support/queue-pairs.js';
 
 let place: Place;
@@ -11,13 +11,6 @@ beforeEach(() => {
 afterEach(async () => {
   await place.dispose();
 });
-
-async function leaveAll(...members: PubSub[]): Promise<void> {
-  for (const one of members) await one.leave();
-  for (const one of members)
-    expect([one.name, one.running.err, one.running.end]).toEqual([one.name, '', { code: 0, signal: null }]);
-  expect(place.content).toEqual([]);
-}
 
 describe('one publisher, three subscribers, one of them by pattern', () => {
   test.each([
@@ -46,7 +39,7 @@ describe('one publisher, three subscribers, one of them by pattern', () => {
     for (const sub of subs)
       expect(await sub.heard()).toEqual({ 'data.x pub': { ...whole(count), left: null } });
     expect(refused).toBeGreaterThanOrEqual(0);
-    await leaveAll(pub!, ...subs);
+    await leaveAll(place, pub!, ...subs);
   });
 });
 
@@ -66,7 +59,7 @@ test('a loop of next() that never yields', async () => {
   await pub.drain();
   const heard = (await sub.heard())['x pub']!;
   expect(heard).toMatchObject({ count: published, missing: 0, disorder: 0 });
-  await leaveAll(pub, sub);
+  await leaveAll(place, pub, sub);
 });
 
 test('publish() and its receipts', async () => {
@@ -79,7 +72,7 @@ test('publish() and its receipts', async () => {
   });
   await pub!.drain();
   for (const sub of subs) expect(await sub.heard()).toMatchObject({ 'x pub': whole(2000) });
-  await leaveAll(pub!, ...subs);
+  await leaveAll(place, pub!, ...subs);
 });
 
 test('everybody to everybody: eight members with two queue pairs each', async () => {
@@ -103,7 +96,7 @@ test('everybody to everybody: eight members with two queue pairs each', async ()
       peers: 7,
     });
   }
-  await leaveAll(...members);
+  await leaveAll(place, ...members);
 });
 
 test('an own lane: two queue pairs more, and the same promises', async () => {
@@ -122,7 +115,7 @@ test('an own lane: two queue pairs more, and the same promises', async () => {
   const heard = await sub.heard();
   expect(heard['prompt pub']).toMatchObject(whole(5000));
   expect(heard['bulk pub']).toMatchObject({ count: 5000, missing: 0, disorder: 0 });
-  await leaveAll(pub, sub);
+  await leaveAll(place, pub, sub);
 });
 
 test('replay for a member that comes later', async () => {
@@ -135,7 +128,7 @@ test('replay for a member that comes later', async () => {
   await pub.publish({ channel: 'x', options, count: 100 });
   await pub.drain();
   expect(await sub.heard()).toMatchObject({ 'x pub': whole(150, 151) });
-  await leaveAll(pub, sub);
+  await leaveAll(place, pub, sub);
 });
 
 describe('a device that fails: the promises hold', () => {
@@ -151,6 +144,6 @@ describe('a device that fails: the promises hold', () => {
     await pub!.publish({ channel: 'x', count: 10_000, size: 500 });
     expect(await pub!.drain()).toMatchObject({ complete: true });
     for (const sub of subs) expect(await sub.heard()).toMatchObject({ 'x pub': whole(10_000) });
-    await leaveAll(pub!, ...subs);
+    await leaveAll(place, pub!, ...subs);
   });
 });

@@ -191,8 +191,6 @@ TEST_P(SoftKillMemory, InitiatorStoppedAtEveryStep) {
   EXPECT_FALSE(fabric.exists());
 }
 
-/** Receives what comes, slowly posting again, and ends when told; a signal comes at a chosen step.
- */
 /** Dies at the step of that name of its first send. */
 MILLRACE_CHILD(lost_claimer) {
   Endpoint::Options options;
@@ -277,6 +275,8 @@ TEST(SoftKill, WhoIsFirstHeardOfWhileItLeavesIsNoticedWhenItEnds) {
   EXPECT_FALSE(fabric.exists());
 }
 
+/** Receives what comes, slowly posting again, and ends when told; a signal comes at a chosen step.
+ */
 MILLRACE_CHILD(victim_receiver) {
   soft::signal_at_step(std::stoull(parent.arguments[0]), std::stoi(parent.arguments[1]));
   {

@@ -1,4 +1,5 @@
 import { join } from 'node:path';
+import { expect } from 'vitest';
 import { type Place, root } from './cli-process.js';
 import { type Line, MemberProcess } from './member-process.js';
 
@@ -41,6 +42,14 @@ export class PubSub extends MemberProcess {
   drain(timeout = 60_000): Promise<Line> {
     return this.ask('drain', 'drained', { timeout });
   }
+}
+
+/** They leave one after the other, end in order and say nothing on standard error, and nothing is left of them in the place. */
+export async function leaveAll(place: Place, ...members: readonly PubSub[]): Promise<void> {
+  for (const one of members) await one.leave();
+  for (const one of members)
+    expect([one.name, one.running.err, one.running.end]).toEqual([one.name, '', { code: 0, signal: null }]);
+  expect(place.content).toEqual([]);
 }
 
 /** What a subscriber heard that missed nothing. */
