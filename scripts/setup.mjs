@@ -256,16 +256,23 @@ async function step(title, command, args, options) {
   return result.code === 0;
 }
 
-/** The last `lines` lines, indented. */
-export const tail = (text, lines) =>
-  text
-    // biome-ignore lint/suspicious/noControlCharactersInRegex: the escape sequences of colours
-    .replace(/\x1b\[[0-9;]*m|\x1b\]8;;.*?\x1b\\/g, '')
-    .trimEnd()
-    .split('\n')
-    .slice(-lines)
+/** Text without colours, as lines set off from the runner's own. */
+const setOff = (text, part) =>
+  part(
+    text
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: the escape sequences of colours
+      .replace(/\x1b\[[0-9;]*m|\x1b\]8;;.*?\x1b\\/g, '')
+      .trimEnd()
+      .split('\n'),
+  )
     .map((line) => `    | ${line}`)
     .join('\n');
+
+/** The last lines of a text, set off. */
+export const tail = (text, lines) => setOff(text, (all) => all.slice(-lines));
+
+/** The first lines of a text, set off. */
+export const head = (text, lines) => setOff(text, (all) => all.slice(0, lines));
 
 /**
  * The plan of the set-up, as lines to print, and what it found.

@@ -4,7 +4,7 @@
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
-import { bin, clangFormat, fuzzCompiler, root, run, tail, which } from './setup.mjs';
+import { bin, clangFormat, fuzzCompiler, head, root, run, tail, which } from './setup.mjs';
 
 const MINUTE = 60_000;
 const node = process.execPath;
@@ -189,15 +189,19 @@ async function vitest(context, project, { files = [], env = {}, title = '' } = {
     env: { ...context.env, ...env },
     limitMs: context.left(),
   });
-  const total = { passed: 0, failed: 0, skipped: 0, failures: [] };
+  const total = { passed: 0, failed: 0, skipped: 0, failures: [], shown: '' };
   try {
     const json = JSON.parse(readFileSync(report, 'utf8'));
     total.passed = json.numPassedTests;
     total.skipped = json.numPendingTests + (json.numTodoTests ?? 0);
     for (const file of json.testResults) {
       const bad = file.assertionResults.filter((test) => test.status === 'failed');
-      for (const test of bad)
-        total.failures.push(`${file.name.slice(root.length + 1)} > ${test.fullName}${title}`);
+      for (const test of bad) {
+        const name = `${file.name.slice(root.length + 1)} > ${test.fullName}${title}`;
+        total.failures.push(name);
+        // What it says itself: the end of the log has other tests' output, which tells nobody why this one failed.
+        total.shown += `${head([name, ...test.failureMessages].join('\n'), 40)}\n`;
+      }
       // A file that could not be loaded has no tests to fail.
       if (bad.length === 0 && file.status === 'failed')
         total.failures.push(`${file.name.slice(root.length + 1)}: ${file.message.split('\n')[0]}`);
