@@ -19,9 +19,10 @@ static_assert(transport::kSendRows == 4096 && transport::kSendStride == 4 &&
 
 void add_hot(napi_env env, napi_value exports, const char* name, napi_callback callback,
              Environment* environment) {
-  napi_value function;
-  napi_create_function(env, name, NAPI_AUTO_LENGTH, callback, environment, &function);
-  napi_set_named_property(env, exports, name, function);
+  napi_value function = nullptr;
+  if (napi_create_function(env, name, NAPI_AUTO_LENGTH, callback, environment, &function) ==
+      napi_ok)
+    napi_set_named_property(env, exports, name, function);
 }
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {

@@ -221,3 +221,16 @@ test('200 workers that join, talk and end, each in another way', async () => {
   a.close();
   expect(fabric.leftovers()).toEqual([]);
 });
+
+test.each(['load', 'calls'])('workers that are terminated in the middle of the addon: %s', (what) => {
+  const program = 'test/integration/programs/addon-interrupted.mjs';
+  const { status, signal, stdout, stderr } = spawnSync(
+    process.execPath,
+    [program, fabric.folder, what, '30'],
+    { encoding: 'utf8', timeout: 60_000 },
+  );
+  expect({ status, signal, stdout, stderr }).toEqual({
+    ...{ status: 0, signal: null },
+    ...{ stdout: '30 ended\n', stderr: '' },
+  });
+});

@@ -1,0 +1,57 @@
+/**
+ * Workers that are terminated in the middle of the addon: `addon-interrupted.mjs FOLDER load|calls COUNT`. Each does nothing but be
+ * inside it, so that nearly every end falls into a call, where from then on Node-API refuses whatever would run JavaScript.
+ */
+import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
+import { addonPath, Endpoint } from '../../support/addon.mjs';
+
+/** The module's initialisation, again and again. */
+function load() {
+  for (;;) process.dlopen({ exports: {} }, addonPath);
+}
+
+/** Calls that make objects and buffers, and calls of everything with arguments that it refuses: each makes an error. */
+function calls(folder) {
+  const { handle, native } = new Endpoint(folder);
+  const names = Object.keys(native).filter((name) => typeof native[name] === 'function');
+  // These end what the others work on, or reach beyond this worker.
+  const others = names.filter(
+    (name) => !['close', 'cleanFabric', 'flush', 'poll', 'linger', 'offer'].includes(name),
+  );
+  for (;;) {
+    native.resources(handle);
+    native.disconnect(handle, native.offer(handle).peer);
+    const block = native.lend(handle, 4096);
+    native.endLoan(handle, block, native.loanBuffer(handle, block, 4096));
+    native.retireBlock(handle, block);
+    for (const name of others) {
+      try {
+        native[name](handle, {}, name, -1);
+      } catch {}
+      try {
+        native[name]();
+      } catch {}
+    }
+  }
+}
+
+if (isMainThread) {
+  const [folder, what, count] = process.argv.slice(2);
+  for (let i = 0; i < Number(count); i++) {
+    const worker = new Worker(new URL(import.meta.url), { workerData: { folder, what } });
+    await new Promise((resolve, reject) => {
+      worker.on('error', reject);
+      worker.on('exit', resolve);
+      worker.on('message', () => {
+        let turns = i;
+        const turn = () => void (turns-- > 0 ? setImmediate(turn) : worker.terminate());
+        turn();
+      });
+    });
+  }
+  process.stdout.write(`${count} ended\n`);
+} else {
+  parentPort.postMessage('begins');
+  if (workerData.what === 'load') load();
+  else calls(workerData.folder);
+}
