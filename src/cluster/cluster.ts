@@ -3,89 +3,32 @@ import { MillraceError, MillraceTypeError } from '../errors.js';
 import type { Native, OpenOptions } from '../native/binding.js';
 import { nativeError, systemError } from '../native/faults.js';
 import { type Clock, systemClock } from './clock.js';
-import { ControlConnection } from './connection.js';
+import type { ControlConnection } from './connection.js';
+import { Connector } from './connector.js';
+import { type ClusterLimits, type Context, LIMITS } from './context.js';
+import { Announcer, type ClusterEvents } from './events.js';
 import { atExit } from './exit.js';
-import { type ControlMessage, encodeFrame, MalformedFrame } from './framing.js';
-import {
-  bytes,
-  count,
-  type Greeting,
-  greet,
-  judge,
-  MAX_NAME,
-  PROTOCOL,
-  parseGreeting,
-  parseHello,
-  parseRefusal,
-  REFUSAL,
-  versionOf,
-} from './handshake.js';
+import { encodeFrame } from './framing.js';
+import { MAX_NAME } from './handshake.js';
 import { otherLayouts } from './layouts.js';
+import { Mail } from './mail.js';
 import { baseFolder } from './paths.js';
-import { Peer, type PeerInfo } from './peer.js';
-import { isAlive, Registration, removeMember, scan, sweep } from './registry.js';
+import type { PeerInfo } from './peer.js';
+import { Registration, scan, sweep } from './registry.js';
+import { Sessions } from './sessions.js';
+import { Strangers } from './strangers.js';
 
+export type { ClusterLimits } from './context.js';
+export type { ClusterEvents, DownReason } from './events.js';
 export type { PeerInfo } from './peer.js';
-
-/** Why a peer is down. */
-export type DownReason = 'left' | 'died' | 'refused';
-
-/**
- * What happens to the other members. Each is called on the environment's own thread, from the event loop, never from within a
- * call of the cluster, and never before the promise of {@link Cluster.join} has resolved. What a handler throws is reported
- * to `fault` and goes no further.
- */
-export interface ClusterEvents {
-  /** A member can be sent to. The same incarnation again is a new session: nothing of the earlier one is left. */
-  peerUp(peer: PeerInfo): void;
-  /**
-   * A member is gone: it `left`, it `died` (end of its connection and a free presence lock, R5; never by time), or one side
-   * `refused` the other. Called *before* the transport lets go of the peer, so the handler can take out of the inbox what
-   * the peer still sent. Afterwards its index can be given to another one.
-   */
-  peerDown(peer: PeerInfo, why: DownReason, detail?: string): void;
-  /** The connection to a living member broke and is being made again. Nothing is lost: what was sent waits. */
-  peerSuspect?(peer: PeerInfo, on: boolean): void;
-  /** A message of a type that the cluster does not know. `body` was parsed from JSON, and is otherwise unchecked (I9). */
-  message(peer: PeerInfo, type: string, body: unknown): void;
-  /** Something went wrong that concerns one peer or is worth a notice; the member goes on. */
-  fault(error: Error): void;
-  /** What `millrace ls` shows of this member: plain data for JSON. */
-  onInspect?(): unknown;
-}
 
 /** What the transport is opened with; folder and incarnation are the cluster's to choose. */
 export type HandleOptions = Omit<OpenOptions, 'folder' | 'incarnation'>;
 
-/** Bounds and times; the defaults suit everything but tests. */
-export interface ClusterLimits {
-  /** Unacknowledged bytes of control messages a peer, beyond which it is disconnected. */
-  backlog: number;
-  /** How long join() waits for members that do not answer, in ms. They are connected later. */
-  joinWait: number;
-  /** How long leave() waits for the others to take note, in ms. */
-  leaveWait: number;
-  /** The longest pause between two attempts to connect, in ms. */
-  pause: number;
-}
-
-const LIMITS: ClusterLimits = { backlog: 32 * 1024 * 1024, joinWait: 1000, leaveWait: 1000, pause: 1000 };
-
-/** An acknowledgement is due after so many messages, or so many bytes. */
-const ACK_MESSAGES = 32;
-const ACK_BYTES = 64 * 1024;
-/** Connections that have not said who they are; one more, and the oldest is dropped. */
-const MAX_STRANGERS = 256;
-/** Bytes waiting for an inspector that does not read. */
-const MAX_UNREAD = 4 * 1024 * 1024;
-/** Malformed messages in a session, each on a new connection, until a peer is given up. */
-const MAX_MALFORMED = 3;
 /** Attempts to begin again when a sweeper took the staged file away. */
 const JOIN_ATTEMPTS = 16;
 /** Types that the cluster itself sends. */
 const RESERVED = new Set(['hello', 'welcome', 'refuse', 'ack', 'tunnel', 'goodbye', 'inspect', 'inspected']);
-/** Characters of base64 in a tunnel message; a frame's limit is what counts. */
-const MAX_TUNNEL = 1024 * 1024;
 
 /** What {@link Cluster.join} takes. */
 export interface JoinOptions {
@@ -108,32 +51,14 @@ export interface JoinOptions {
  * native member behind them. One thread uses it (I6).
  */
 export class Cluster {
-  readonly #native: Native;
-  readonly #events: ClusterEvents;
-  readonly #clock: Clock;
-  readonly #limits: ClusterLimits;
-  readonly #name: string;
-  readonly #registration: Registration;
-  readonly #handle: number;
+  readonly #context: Context;
+  readonly #sessions: Sessions;
+  readonly #mail: Mail;
+  readonly #connector: Connector;
+  readonly #strangers: Strangers;
   readonly #server: net.Server;
-  /** By incarnation: everybody that we know of. */
-  readonly #known = new Map<number, Peer>();
-  /** By index: those that are up. */
-  readonly #byIndex = new Map<number, Peer>();
-  readonly #infos = new Map<number, PeerInfo>();
-  /** Connections that have not said who they are, oldest first. */
-  readonly #strangers = new Set<ControlConnection>();
-  /** Timers that look after members that have left. */
-  readonly #departed = new Map<number, () => void>();
-  /** Members that were there when we joined, and that join() waits for. */
-  readonly #awaited = new Set<number>();
-  #settled: () => void = () => {};
-  /** Events of the time before join() has resolved. */
-  #held: (() => void)[] | undefined = [];
-  #sessions = 0;
   /** Sockets hold the event loop; they do while we join. */
   #referenced = true;
-  #leaving = false;
   #left: Promise<void> | undefined;
   readonly #forgetExit: () => void;
 
@@ -194,40 +119,47 @@ export class Cluster {
   }
 
   private constructor(options: JoinOptions, registration: Registration, handle: number) {
-    this.#native = options.native;
-    this.#events = options.events;
-    this.#clock = options.clock ?? systemClock;
-    this.#limits = { ...LIMITS, ...options.limits };
-    this.#name = options.name;
-    this.#registration = registration;
-    this.#handle = handle;
-    this.#server = net.createServer((socket) => this.#greetStranger(socket));
+    const { native, name, events } = options;
+    this.#context = {
+      ...{ native, handle, registration, name },
+      clock: options.clock ?? systemClock,
+      limits: { ...LIMITS, ...options.limits },
+      announcer: new Announcer(events),
+    };
+    this.#sessions = new Sessions(this.#context, (peer) => this.#connector.attempt(peer));
+    this.#mail = new Mail(this.#context, this.#sessions);
+    this.#connector = new Connector(this.#context, this.#sessions, this.#mail, () => this.#referenced);
+    this.#strangers = new Strangers(this.#context, this.#connector, this.#mail, () => events.onInspect?.());
+    this.#server = net.createServer((socket) => {
+      if (this.#sessions.ended) socket.destroy();
+      else this.#strangers.greet(socket, this.#referenced);
+    });
     this.#forgetExit = atExit(() => this.#vanish());
   }
 
   /** This member's incarnation: never used again. */
   get incarnation(): number {
-    return this.#registration.incarnation;
+    return this.#context.registration.incarnation;
   }
 
   /** The native member. The cluster closes it in `leave()`. */
   get handle(): number {
-    return this.#handle;
+    return this.#context.handle;
   }
 
   /** The members that are up, by index. */
   get peers(): ReadonlyMap<number, PeerInfo> {
-    return this.#infos;
+    return this.#sessions.infos;
   }
 
   /** The folder whose inode is the domain's identity on this host. */
   get folder(): string {
-    return this.#registration.folder;
+    return this.#context.registration.folder;
   }
 
   /**
    * Sends a message to a peer: reliably and in order for as long as both live, across reconnections. Does nothing when the
-   * peer is not up any more. A peer that does not read until {@link ClusterLimits.backlog} bytes wait for it is
+   * peer is not up any more. A peer that does not read until `limits.backlog` bytes wait for it is
    * disconnected (`refused`), and is connected again as a newcomer.
    * @throws MillraceError `ERR_CONTROL_TOO_LARGE`: nothing was sent. MillraceTypeError for a type of the cluster's own.
    */
@@ -235,16 +167,16 @@ export class Cluster {
     if (RESERVED.has(type)) {
       throw new MillraceTypeError('ERR_INVALID_ARGUMENT', `The message type ${type} is the cluster's own.`);
     }
-    const peer = this.#byIndex.get(peerIndex);
-    if (peer !== undefined) this.#post(peer, encodeFrame({ type, body }));
+    const peer = this.#sessions.up(peerIndex);
+    if (peer !== undefined) this.#mail.post(peer, encodeFrame({ type, body }));
   }
 
   /** Carries bytes of the transport to the same peer's transport, as {@link send} does. */
   tunnel(peerIndex: number, data: Uint8Array): void {
-    const peer = this.#byIndex.get(peerIndex);
+    const peer = this.#sessions.up(peerIndex);
     if (peer === undefined) return;
     const text = Buffer.from(data.buffer, data.byteOffset, data.byteLength).toString('base64');
-    this.#post(peer, encodeFrame({ type: 'tunnel', data: text }));
+    this.#mail.post(peer, encodeFrame({ type: 'tunnel', data: text }));
   }
 
   /** Whether the control connections hold the event loop. They do not at first. */
@@ -252,7 +184,8 @@ export class Cluster {
     this.#referenced = on;
     if (on) this.#server.ref();
     else this.#server.unref();
-    for (const connection of this.#connections()) connection.ref(on);
+    for (const connection of this.#strangers.connections) connection.ref(on);
+    for (const connection of this.#sessions.connections()) connection.ref(on);
   }
 
   /**
@@ -264,10 +197,10 @@ export class Cluster {
     return this.#left;
   }
 
-  // ---- joining ---------------------------------------------------------------------------------------------------------
+  // ---- joining -----------------------------------------------------------------------------------------------------------
 
   #listen(base: string): Promise<void> {
-    const path = this.#registration.socketAddress(this.incarnation);
+    const path = this.#context.registration.socketAddress(this.incarnation);
     return new Promise((resolve, reject) => {
       this.#server.once('error', (error) =>
         reject(systemError('listen on the control socket', path, base, error)),
@@ -276,7 +209,7 @@ export class Cluster {
       this.#server.listen({ path, exclusive: true }, () => {
         this.#server.removeAllListeners('error');
         this.#server.on('error', (error) =>
-          this.#fault(systemError('accept a connection on', path, base, error)),
+          this.#context.announcer.fault(systemError('accept a connection on', path, base, error)),
         );
         resolve();
       });
@@ -285,594 +218,42 @@ export class Cluster {
 
   /** Connects to everybody who is visible, and waits for their answers. */
   async #connectAll(signal: AbortSignal | undefined): Promise<void> {
-    for (const { incarnation, alive, staged } of scan(this.#native, this.#registration.folder)) {
+    const { native, clock, limits } = this.#context;
+    for (const { incarnation, alive, staged } of scan(native, this.folder)) {
       // One that is still staged will see us, since we are visible.
-      if (incarnation === this.incarnation || !alive || staged || this.#known.has(incarnation)) continue;
-      const peer = this.#newPeer(incarnation);
-      this.#awaited.add(incarnation);
-      this.#attempt(peer);
+      if (incarnation === this.incarnation || !alive || staged) continue;
+      if (this.#sessions.known(incarnation) !== undefined) continue;
+      this.#sessions.awaited.add(incarnation);
+      this.#connector.attempt(this.#sessions.begin(incarnation));
     }
-    if (this.#awaited.size === 0) return;
-    await new Promise<void>((resolve, reject) => {
-      const abort = () => reject(signal?.reason);
-      signal?.addEventListener('abort', abort, { once: true });
-      const cancel = this.#clock.after(this.#limits.joinWait, () => this.#settled());
-      this.#settled = () => {
-        this.#settled = () => {};
-        cancel();
-        signal?.removeEventListener('abort', abort);
-        resolve();
-      };
-      if (this.#awaited.size === 0) this.#settled();
-    });
+    await this.#sessions.awaited.wait(clock, limits.joinWait, signal);
   }
 
-  /** From now on events are delivered, beginning with those of the join: in a later turn, when the caller has the cluster. */
+  /** From now on events are delivered, beginning with those of the join. */
   #start(base: string, domain: string): void {
-    this.#awaited.clear();
+    const { native, announcer } = this.#context;
     this.ref(false);
-    for (const { folder, layout, members } of otherLayouts(this.#native, base, domain)) {
-      this.#fault(
+    for (const { folder, layout, members } of otherLayouts(native, base, domain)) {
+      const many = members !== 1;
+      announcer.fault(
         new MillraceError(
           'ERR_LAYOUT_VERSION',
-          `${members} member${members === 1 ? '' : 's'} of the domain ${JSON.stringify(domain)} use${members === 1 ? 's' : ''} ` +
-            `another version of millrace (layout ${layout}, in ${folder}). They and this one cannot see each other; use one version.`,
+          `${members} member${many ? 's' : ''} of the domain ${JSON.stringify(domain)} use${many ? '' : 's'} another version of ` +
+            `millrace (layout ${layout}, in ${folder}). They and this one cannot see each other; use one version.`,
           { details: { folder, layout, members } },
         ),
       );
     }
-    setImmediate(() => {
-      const held = this.#held ?? [];
-      // Those that these cause are called at once, hence after all of them only if they are taken one by one.
-      for (let next = held.shift(); next !== undefined; next = held.shift()) next();
-      this.#held = undefined;
-    });
+    announcer.open();
   }
 
-  // ---- events ----------------------------------------------------------------------------------------------------------
-
-  #emit(event: () => void): void {
-    if (this.#held !== undefined) this.#held.push(() => this.#deliver(event));
-    else this.#deliver(event);
-  }
-
-  #deliver(event: () => void): void {
-    if (this.#leaving) return;
-    try {
-      event();
-    } catch (error) {
-      const message = `A handler of cluster events threw: ${error instanceof Error ? error.message : String(error)}`;
-      this.#report(new MillraceError('ERR_INTERNAL', message, { cause: error }));
-    }
-  }
-
-  #fault(error: Error): void {
-    this.#emit(() => this.#report(error));
-  }
-
-  #report(error: Error): void {
-    try {
-      this.#events.fault(error);
-    } catch (thrown) {
-      process.emitWarning(`The handler of cluster faults threw: ${thrown}`, { code: 'ERR_INTERNAL' });
-    }
-  }
-
-  /** Reports a fault of a peer once for each code. */
-  #faultOf(
-    peer: Peer,
-    code: 'ERR_PEER_REFUSED' | 'ERR_PROTOCOL_VERSION',
-    message: string,
-    cause?: unknown,
-  ): void {
-    if (peer.reported.has(code)) return;
-    peer.reported.add(code);
-    const details = { incarnation: peer.incarnation, peer: peer.info?.name };
-    this.#fault(new MillraceError(code, message, { details, ...(cause === undefined ? {} : { cause }) }));
-  }
-
-  // ---- connections -----------------------------------------------------------------------------------------------------
-
-  *#connections(): Iterable<ControlConnection> {
-    yield* this.#strangers;
-    for (const { connection, attempt } of this.#known.values()) {
-      if (connection !== undefined) yield connection;
-      if (attempt !== undefined) yield attempt;
-    }
-  }
-
-  #newPeer(incarnation: number): Peer {
-    this.#sessions += 1;
-    const peer = new Peer(incarnation, this.#sessions);
-    this.#known.set(incarnation, peer);
-    return peer;
-  }
-
-  /** Reserves what the transport needs for a peer. @throws MillraceError */
-  #reserve(peer: Peer): void {
-    if (peer.index >= 0) return;
-    try {
-      const { peer: index, offer } = this.#native.offer(this.#handle);
-      peer.index = index;
-      peer.offer = offer;
-    } catch (error) {
-      throw nativeError(`make room for the member ${peer.incarnation}`, this.#native, error);
-    }
-  }
-
-  #greeting(peer: Peer): Greeting {
-    return {
-      incarnation: this.incarnation,
-      name: this.#name,
-      pid: process.pid,
-      offer: peer.offer,
-      session: peer.session,
-      established: peer.established,
-      received: peer.received,
-    };
-  }
-
-  /** Connects to a peer that is not connected. */
-  #attempt(peer: Peer): void {
-    if (this.#leaving || peer.gone || peer.connected || peer.attempting || peer.blocked) return;
-    let path: string;
-    try {
-      this.#reserve(peer);
-      path = this.#registration.socketAddress(peer.incarnation);
-    } catch (error) {
-      this.#faultOf(peer, 'ERR_PEER_REFUSED', (error as Error).message, error);
-      this.#settle(peer);
-      this.#examine(peer);
-      return;
-    }
-    const connection = new ControlConnection(net.connect({ path }), {
-      message: (_, message, size) => this.#answered(peer, connection, message, size),
-      closed: (_, reason) => this.#closed(peer, connection, reason),
-    });
-    connection.ref(this.#referenced);
-    peer.attempt = connection;
-    connection.send(encodeFrame(greet('hello', { ...this.#greeting(peer), yourSession: peer.theirSession })));
-  }
-
-  /** A message on a connection that we made. */
-  #answered(peer: Peer, connection: ControlConnection, message: ControlMessage, size: number): void {
-    if (peer.connection === connection) {
-      this.#receive(peer, message, size);
-      return;
-    }
-    if (peer.attempt !== connection) return;
-    if (message.type === 'refuse') {
-      peer.attempt = undefined;
-      connection.destroy();
-      this.#refused(peer, message);
-      return;
-    }
-    if (message.type !== 'welcome') throw new MalformedFrame(`the answer to a hello is a ${message.type}`);
-    if (versionOf(message) !== PROTOCOL) {
-      peer.attempt = undefined;
-      connection.destroy();
-      this.#otherVersion(peer, versionOf(message));
-      return;
-    }
-    const welcome = parseGreeting(message);
-    if (welcome.incarnation !== peer.incarnation) {
-      throw new MalformedFrame(`the member ${welcome.incarnation} answers in its place`);
-    }
-    if (peer.theirSession !== 0 && welcome.session !== peer.theirSession) {
-      throw new MalformedFrame('it welcomes to a session that was not asked for');
-    }
-    if (!peer.outbox.acknowledge(welcome.received)) throw wrongCount(welcome, peer);
-    peer.attempt = undefined;
-    peer.established = welcome.established;
-    this.#establish(peer, connection, welcome, false);
-  }
-
-  /** Somebody connected. The first message tells who. */
-  #greetStranger(socket: net.Socket): void {
-    let peer: Peer | undefined;
-    const connection: ControlConnection = new ControlConnection(socket, {
-      message: (_, message, size) => {
-        if (peer !== undefined) {
-          if (peer.connection === connection) this.#receive(peer, message, size);
-        } else if (message.type === 'inspect') this.#inspect(connection);
-        else if (message.type === 'hello') {
-          this.#strangers.delete(connection);
-          peer = this.#helloed(connection, message);
-        } else throw new MalformedFrame(`the first message is a ${message.type}`);
-      },
-      closed: (_, reason) => {
-        this.#strangers.delete(connection);
-        if (peer !== undefined) this.#closed(peer, connection, reason);
-        else if (reason instanceof MalformedFrame) this.#malformed('Somebody unknown', reason);
-      },
-    });
-    if (this.#leaving) {
-      connection.destroy();
-      return;
-    }
-    connection.ref(this.#referenced);
-    if (this.#strangers.size >= MAX_STRANGERS) {
-      for (const oldest of this.#strangers) {
-        this.#strangers.delete(oldest);
-        oldest.destroy();
-        break;
-      }
-    }
-    this.#strangers.add(connection);
-  }
-
-  #refuse(connection: ControlConnection, code: string, message: string): void {
-    connection.finish(encodeFrame({ type: 'refuse', code, message }));
-  }
-
-  /** A hello arrived. @returns the peer if the connection is now its own */
-  #helloed(connection: ControlConnection, message: ControlMessage): Peer | undefined {
-    if (versionOf(message) !== PROTOCOL) {
-      const text = `this member speaks version ${PROTOCOL} of the control protocol, the hello is of version ${versionOf(message)}`;
-      this.#refuse(connection, REFUSAL.VERSION, text);
-      const name = String(message.name).slice(0, MAX_NAME);
-      this.#fault(
-        new MillraceError('ERR_PROTOCOL_VERSION', `The member ${JSON.stringify(name)} was refused: ${text}.`),
-      );
-      return undefined;
-    }
-    const hello = parseHello(message);
-    let peer = this.#known.get(hello.incarnation);
-    if (hello.incarnation === this.incarnation || !isAlive(this.#native, this.folder, hello.incarnation)) {
-      const text = `the member ${hello.incarnation} holds no presence lock in ${this.folder}`;
-      this.#refuse(connection, REFUSAL.UNREGISTERED, text);
-      return undefined;
-    }
-    if (peer?.blocked === true) {
-      this.#refuse(connection, REFUSAL.PROTOCOL, 'it was given up after what it sent');
-      return undefined;
-    }
-    const verdict = judge(this.incarnation, hello, peer);
-    if (verdict === 'duplicate') {
-      this.#refuse(connection, REFUSAL.DUPLICATE, 'another connection between the two stays');
-      return undefined;
-    }
-    if (verdict === 'session') {
-      this.#refuse(connection, REFUSAL.SESSION, 'that session is over');
-      return undefined;
-    }
-    if (verdict === 'renew' && peer !== undefined) {
-      this.#drop(peer, 'refused', 'it disconnected this member and begins anew');
-      peer = undefined;
-    }
-    peer ??= this.#newPeer(hello.incarnation);
-    if (!peer.outbox.acknowledge(hello.received)) throw wrongCount(hello, peer);
-    peer.attempt?.destroy();
-    peer.attempt = undefined;
-    peer.connection?.destroy();
-    peer.connection = undefined;
-    try {
-      this.#reserve(peer);
-    } catch (error) {
-      const text = (error as Error).message;
-      this.#refuse(connection, REFUSAL.RESOURCES, text);
-      this.#faultOf(
-        peer,
-        'ERR_PEER_REFUSED',
-        `The member ${JSON.stringify(hello.name)} was refused: ${text}`,
-        error,
-      );
-      this.#examine(peer);
-      return undefined;
-    }
-    peer.established = Math.max(peer.established, hello.established) + 1;
-    return this.#establish(peer, connection, hello, true) ? peer : undefined;
-  }
-
-  /** Both have greeted each other: the connection is the session's. @returns false when the transport refused the peer */
-  #establish(peer: Peer, connection: ControlConnection, greeting: Greeting, answer: boolean): boolean {
-    if (peer.info === undefined) {
-      try {
-        this.#native.connect(this.#handle, peer.index, peer.incarnation, greeting.offer);
-      } catch (thrown) {
-        const error = nativeError(
-          `connect to the member ${JSON.stringify(greeting.name)}`,
-          this.#native,
-          thrown,
-        );
-        this.#refuse(connection, REFUSAL.PROTOCOL, error.message);
-        this.#faultOf(peer, 'ERR_PEER_REFUSED', error.message, error);
-        this.#block(peer, error.message);
-        return false;
-      }
-    }
-    peer.cancelTimer?.();
-    peer.cancelTimer = undefined;
-    peer.theirSession = greeting.session;
-    peer.acknowledged = peer.received;
-    peer.unacknowledgedBytes = 0;
-    peer.failures = 0;
-    peer.connection = connection;
-    this.#settle(peer);
-    if (answer) connection.send(encodeFrame(greet('welcome', this.#greeting(peer))));
-    for (const frame of peer.outbox.unacknowledged()) connection.send(frame);
-    if (peer.info === undefined) {
-      const { name, pid } = greeting;
-      const info: PeerInfo = Object.freeze({ index: peer.index, incarnation: peer.incarnation, name, pid });
-      peer.info = info;
-      this.#byIndex.set(info.index, peer);
-      this.#emit(() => {
-        this.#infos.set(info.index, info);
-        this.#events.peerUp(info);
-      });
-    } else this.#suspect(peer, false);
-    return true;
-  }
-
-  /** join() need not wait for this one any longer. */
-  #settle(peer: Peer): void {
-    if (this.#awaited.delete(peer.incarnation) && this.#awaited.size === 0) this.#settled();
-  }
-
-  #suspect(peer: Peer, on: boolean): void {
-    const { info } = peer;
-    if (peer.suspect === on || info === undefined) return;
-    peer.suspect = on;
-    this.#emit(() => this.#events.peerSuspect?.(info, on));
-  }
-
-  /** A connection of a peer is over. */
-  #closed(peer: Peer, connection: ControlConnection, reason: unknown): void {
-    if (peer.gone || (peer.connection !== connection && peer.attempt !== connection)) return;
-    if (peer.connection === connection) peer.connection = undefined;
-    else peer.attempt = undefined;
-    if (reason instanceof MalformedFrame) {
-      peer.malformed += 1;
-      const name =
-        peer.info === undefined
-          ? `The member ${peer.incarnation}`
-          : `The member ${JSON.stringify(peer.info.name)}`;
-      this.#malformed(name, reason);
-      if (peer.malformed >= MAX_MALFORMED) {
-        this.#block(peer, `it sent malformed messages ${MAX_MALFORMED} times: ${reason.message}`);
-        return;
-      }
-    } else if (reason instanceof MillraceError) this.#fault(reason as MillraceError);
-    this.#examine(peer);
-  }
-
-  #malformed(who: string, reason: MalformedFrame): void {
-    this.#fault(
-      new MillraceError(
-        'ERR_CONTROL_MALFORMED',
-        `${who} sent a malformed control message: ${reason.message}.`,
-        {
-          cause: reason,
-        },
-      ),
-    );
-  }
-
-  /**
-   * A peer has no connection: it is dead if its lock is free (R5), else it is tried again after a pause. Time alone decides
-   * nothing.
-   */
-  #examine(peer: Peer): void {
-    if (this.#leaving || peer.gone || peer.connected || peer.attempting || peer.blocked) return;
-    if (peer.cancelTimer !== undefined) return;
-    if (!isAlive(this.#native, this.folder, peer.incarnation)) {
-      this.#lost(peer);
-      return;
-    }
-    const pause = Math.min(2 ** peer.failures, this.#limits.pause);
-    peer.failures = Math.min(peer.failures + 1, 30);
-    peer.cancelTimer = this.#clock.after(pause, () => {
-      peer.cancelTimer = undefined;
-      if (!isAlive(this.#native, this.folder, peer.incarnation)) this.#lost(peer);
-      else {
-        this.#suspect(peer, true);
-        this.#attempt(peer);
-      }
-    });
-  }
-
-  /** A peer is dead: what it left is removed, by every survivor. */
-  #lost(peer: Peer): void {
-    this.#drop(peer, 'died');
-    removeMember(this.#native, this.folder, peer.incarnation);
-  }
-
-  /** Ends the session with a peer. */
-  #drop(peer: Peer, why: DownReason, detail?: string): void {
-    if (peer.gone) return;
-    peer.gone = true;
-    peer.cancelTimer?.();
-    peer.cancelTimer = undefined;
-    peer.connection?.destroy();
-    peer.attempt?.destroy();
-    peer.connection = undefined;
-    peer.attempt = undefined;
-    this.#known.delete(peer.incarnation);
-    this.#settle(peer);
-    const { info, index } = peer;
-    if (info === undefined) {
-      if (index >= 0) this.#native.disconnect(this.#handle, index);
-      return;
-    }
-    this.#byIndex.delete(index);
-    this.#emit(() => {
-      this.#infos.delete(index);
-      try {
-        if (detail === undefined) this.#events.peerDown(info, why);
-        else this.#events.peerDown(info, why, detail);
-      } finally {
-        // A handler may have left the domain, and with it closed the handle.
-        if (!this.#leaving) this.#native.disconnect(this.#handle, index);
-      }
-    });
-  }
-
-  /** Ends the session with a peer, and begins no other with that incarnation. */
-  #block(peer: Peer, detail: string): void {
-    this.#drop(peer, 'refused', detail);
-    if (this.#leaving) return;
-    const blocked = this.#newPeer(peer.incarnation);
-    blocked.blocked = true;
-  }
-
-  /** A peer refused us. */
-  #refused(peer: Peer, message: ControlMessage): void {
-    const { code, message: text } = parseRefusal(message);
-    switch (code) {
-      case REFUSAL.DUPLICATE:
-        break;
-      case REFUSAL.SESSION: {
-        this.#drop(peer, 'refused', 'it disconnected this member');
-        this.#attempt(this.#newPeer(peer.incarnation));
-        return;
-      }
-      case REFUSAL.VERSION:
-      case REFUSAL.PROTOCOL:
-        this.#faultOf(peer, 'ERR_PEER_REFUSED', `The member ${peer.incarnation} refused this one: ${text}.`);
-        this.#block(peer, text);
-        return;
-      default:
-        this.#faultOf(peer, 'ERR_PEER_REFUSED', `The member ${peer.incarnation} refused this one: ${text}.`);
-        this.#settle(peer);
-    }
-    this.#examine(peer);
-  }
-
-  #otherVersion(peer: Peer, version: number): void {
-    const text = `it speaks version ${version} of the control protocol, and this member version ${PROTOCOL}`;
-    this.#faultOf(peer, 'ERR_PROTOCOL_VERSION', `The member ${peer.incarnation} cannot be used: ${text}.`);
-    this.#block(peer, text);
-  }
-
-  // ---- messages --------------------------------------------------------------------------------------------------------
-
-  /** Sends a message of the session, and keeps it until it is acknowledged. */
-  #post(peer: Peer, frame: Buffer): void {
-    if (peer.gone) return;
-    peer.outbox.push(frame);
-    if (peer.outbox.bytes > this.#limits.backlog) {
-      // Not from within the caller's send(): it may be walking over its peers.
-      setImmediate(() => this.#overflowed(peer));
-    }
-    peer.connection?.send(frame);
-  }
-
-  #overflowed(peer: Peer): void {
-    if (peer.gone || this.#leaving || peer.outbox.bytes <= this.#limits.backlog) return;
-    const text = `${peer.outbox.bytes} bytes of control messages wait for it, the limit is ${this.#limits.backlog}: it does not read`;
-    const message = `The member ${JSON.stringify(peer.info?.name)} was disconnected: ${text}. It is connected again when it reads.`;
-    this.#fault(new MillraceError('ERR_CONTROL_BACKLOG', message, { details: { bytes: peer.outbox.bytes } }));
-    this.#drop(peer, 'refused', text);
-    this.#examine(this.#newPeer(peer.incarnation));
-  }
-
-  /** A message of an established connection. */
-  #receive(peer: Peer, message: ControlMessage, size: number): void {
-    if (peer.gone || this.#leaving) return;
-    switch (message.type) {
-      case 'ack':
-        if (!peer.outbox.acknowledge(count(message, 'received'))) {
-          throw new MalformedFrame('it acknowledges what was not sent');
-        }
-        return;
-      case 'refuse': {
-        const { message: text } = parseRefusal(message);
-        this.#faultOf(
-          peer,
-          'ERR_PEER_REFUSED',
-          `The member ${JSON.stringify(peer.info?.name)} refused this one: ${text}.`,
-        );
-        this.#block(peer, text);
-        return;
-      }
-      case 'hello':
-      case 'welcome':
-      case 'inspect':
-      case 'inspected':
-        throw new MalformedFrame(`a ${message.type} came on a connection that is established`);
-    }
-    const data = message.type === 'tunnel' ? bytes(message, 'data', MAX_TUNNEL) : undefined;
-    peer.received += 1;
-    peer.unacknowledgedBytes += size;
-    if (message.type === 'goodbye') {
-      this.#goodbye(peer);
-      return;
-    }
-    this.#acknowledge(peer);
-    if (data !== undefined) {
-      try {
-        this.#native.tunnel(this.#handle, peer.index, data);
-      } catch (error) {
-        this.#fault(nativeError('take a message of the transport', this.#native, error));
-      }
-      return;
-    }
-    const { info } = peer;
-    if (info !== undefined) this.#emit(() => this.#events.message(info, message.type, message.body));
-  }
-
-  /** Says how much was received, now and then. */
-  #acknowledge(peer: Peer): void {
-    if (peer.received - peer.acknowledged < ACK_MESSAGES && peer.unacknowledgedBytes < ACK_BYTES) return;
-    peer.acknowledged = peer.received;
-    peer.unacknowledgedBytes = 0;
-    peer.connection?.send(encodeFrame({ type: 'ack', received: peer.received }));
-  }
-
-  /** A peer leaves. It waits until we have let go, and removes its files itself, unless it is killed before. */
-  #goodbye(peer: Peer): void {
-    const { connection, incarnation } = peer;
-    peer.connection = undefined;
-    this.#drop(peer, 'left');
-    connection?.end();
-    this.#lookAfter(incarnation, 0);
-  }
-
-  #lookAfter(incarnation: number, turn: number): void {
-    const pause = Math.min(16 * 2 ** turn, this.#limits.pause);
-    const cancel = this.#clock.after(pause, () => {
-      this.#departed.delete(incarnation);
-      if (isAlive(this.#native, this.folder, incarnation))
-        this.#lookAfter(incarnation, Math.min(turn + 1, 20));
-      else removeMember(this.#native, this.folder, incarnation);
-    });
-    this.#departed.set(incarnation, cancel);
-  }
-
-  /** Answers `millrace ls`. */
-  #inspect(connection: ControlConnection): void {
-    if (connection.unsent > MAX_UNREAD) {
-      this.#strangers.delete(connection);
-      connection.destroy();
-      return;
-    }
-    const member = { incarnation: this.incarnation, name: this.#name, pid: process.pid };
-    let body: unknown = null;
-    let error: string | undefined;
-    try {
-      body = this.#events.onInspect?.() ?? null;
-      connection.send(encodeFrame({ type: 'inspected', member, body }));
-      return;
-    } catch (thrown) {
-      error = thrown instanceof Error ? thrown.message : String(thrown);
-    }
-    connection.send(encodeFrame({ type: 'inspected', member, body: null, error: error.slice(0, 1000) }));
-  }
-
-  // ---- leaving ---------------------------------------------------------------------------------------------------------
+  // ---- leaving -----------------------------------------------------------------------------------------------------------
 
   async #leave(): Promise<void> {
-    this.#leaving = true;
-    for (const stranger of this.#strangers) stranger.destroy();
+    this.#context.announcer.end();
     this.#strangers.clear();
     this.#server.close();
-    const open: ControlConnection[] = [];
-    for (const peer of this.#known.values()) {
-      peer.cancelTimer?.();
-      peer.attempt?.destroy();
-      if (peer.connection !== undefined) open.push(peer.connection);
-    }
-    await this.#farewell(open);
+    await this.#farewell(this.#sessions.end());
     this.#vanish();
   }
 
@@ -882,11 +263,12 @@ export class Cluster {
    */
   #farewell(open: readonly ControlConnection[]): Promise<void> {
     if (open.length === 0) return Promise.resolve();
+    const { clock, limits } = this.#context;
     const goodbye = encodeFrame({ type: 'goodbye' });
     return new Promise((resolve) => {
       const waiting = new Set(open);
       // A peer that is stopped does not answer; it finds our lock free when it goes on.
-      const cancel = this.#clock.after(this.#limits.leaveWait, resolve);
+      const cancel = clock.after(limits.leaveWait, resolve);
       for (const connection of open) {
         connection.ref(true);
         connection.whenClosed(() => {
@@ -903,28 +285,19 @@ export class Cluster {
 
   /** Lets go of everything at once. Idempotent, synchronous, never throws. */
   #vanish(): void {
-    this.#leaving = true;
-    this.#held = undefined;
+    const { native, handle, registration, announcer } = this.#context;
+    announcer.end();
     this.#forgetExit();
-    for (const cancel of this.#departed.values()) cancel();
-    this.#departed.clear();
-    for (const connection of this.#connections()) connection.destroy();
-    for (const peer of this.#known.values()) {
-      peer.gone = true;
-      peer.cancelTimer?.();
-    }
     this.#strangers.clear();
-    this.#known.clear();
-    this.#byIndex.clear();
-    this.#infos.clear();
+    this.#sessions.clear();
     this.#server.removeAllListeners('error').on('error', () => {});
     this.#server.close();
     try {
-      this.#native.close(this.#handle);
+      native.close(handle);
     } catch {
       // Nothing of it can be used any more, whatever the reason.
     }
-    this.#registration.remove();
+    registration.remove();
   }
 }
 
@@ -934,8 +307,4 @@ function removed(folder: string, attempts: number): MillraceError {
     `Could not join in ${folder}: its files were removed ${attempts} times while they were made. ` +
       'Look for a program that deletes them.',
   );
-}
-
-function wrongCount(greeting: Greeting, peer: Peer): MalformedFrame {
-  return new MalformedFrame(`it states ${greeting.received} received messages, of ${peer.outbox.sent}`);
 }

@@ -54,4 +54,9 @@ export class Peer implements Known {
   get attempting(): boolean {
     return this.attempt !== undefined;
   }
+
+  /** Neither connected nor about to be, and neither gone nor given up: somebody should connect to it. */
+  get idle(): boolean {
+    return !this.gone && !this.connected && !this.attempting && !this.blocked;
+  }
 }
