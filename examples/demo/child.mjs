@@ -1,4 +1,4 @@
-/** What the demo's processes share: the clock, and how they end. */
+/** What an example's processes share: the clock, and how they end. */
 
 /** Milliseconds since the epoch with microseconds behind the point; comparable between processes of one host. */
 export const now = () => performance.timeOrigin + performance.now();

@@ -3,12 +3,11 @@
  *   node examples/demo/run.mjs [--file FILE] [--seconds N] [--json]
  * Exit code 0 if nothing was lost or out of order, 1 otherwise, 2 for a wrong argument, 130 after Ctrl-C.
  */
-import { fork } from 'node:child_process';
-import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { Children, table } from './children.mjs';
 import { demoOptions } from './options.mjs';
 
-const here = dirname(fileURLToPath(import.meta.url));
+/** @param {string} script */
+const here = (script) => new URL(script, import.meta.url);
 const SUBSCRIBERS = [
   { name: 'gauges', topics: ['host.*'] },
   { name: 'reader', topics: ['file.lines'] },
@@ -23,55 +22,8 @@ const say = (text) => {
   if (!json) console.log(text);
 };
 
-/** @type {{ name: string, child: import('node:child_process').ChildProcess, ended: Promise<object> }[]} */
-const children = [];
-let ending = false;
-
-/**
- * Starts one process of the demo; it leaves by itself when this one is gone (its IPC channel closes).
- * @param {string} name
- * @param {string} script
- * @param {string[]} args
- * @param {(message: any) => void} onMessage
- */
-function start(name, script, args, onMessage) {
-  const child = fork(join(here, script), args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
-  const ended = new Promise((resolve) => child.on('exit', (code, signal) => resolve({ name, code, signal })));
-  child.on('message', onMessage);
-  children.push({ name, child, ended });
-  ended.then(({ code, signal }) => {
-    // 130: Ctrl-C reached the whole group, and the child was quicker.
-    if (!ending && code === 130) finish(130);
-    else if (!ending && code !== 0) finish(1, `${name} ended early (${signal ?? `exit code ${code}`})`);
-  });
-  return { name, child, ended };
-}
-
-/** Asks every process to leave, and ends by force what has not left after three seconds. */
-async function stopAll() {
-  ending = true;
-  for (const { child } of children) child.kill('SIGTERM');
-  const force = setTimeout(() => {
-    for (const { child } of children) child.kill('SIGKILL');
-  }, 3000);
-  await Promise.all(children.map(({ ended }) => ended));
-  clearTimeout(force);
-}
-
-/**
- * @param {number} code
- * @param {string} [why]
- */
-async function finish(code, why) {
-  if (ending) return;
-  if (why) console.error(`demo: ${why}`);
-  await stopAll();
-  process.exit(code);
-}
-process.on('SIGINT', () => finish(130));
-process.on('SIGTERM', () => finish(143));
-process.on('SIGHUP', () => finish(129));
-const deadline = setTimeout(() => finish(1, 'not done in time'), (seconds + 45) * 1000);
+const children = new Children('demo');
+children.limit(seconds + 45);
 
 say(`domain ${domain}: one publisher, ${SUBSCRIBERS.length} subscribers, ${seconds} s`);
 say(`  publisher  host.cpu host.memory host.network (10 a second), file.lines from ${file}`);
@@ -80,7 +32,7 @@ const progress = new Map();
 const reports = new Map();
 const subscribers = SUBSCRIBERS.map(({ name, topics }) => {
   say(`  ${name.padEnd(9)}  ${topics.join(' ')}`);
-  return start(name, 'subscriber.mjs', [domain, name, ...topics], (message) => {
+  return children.start(name, here('subscriber.mjs'), [domain, name, ...topics], (message) => {
     if (message.type === 'progress') progress.set(name, message);
     if (message.type === 'report') reports.set(name, message.rows);
   });
@@ -88,7 +40,7 @@ const subscribers = SUBSCRIBERS.map(({ name, topics }) => {
 say('');
 
 const sent = await new Promise((resolve) => {
-  start('publisher', 'publisher.mjs', [domain, file, String(seconds)], (message) => {
+  children.start('publisher', here('publisher.mjs'), [domain, file, String(seconds)], (message) => {
     if (message.type === 'started') say('all subscribed, publishing');
     if (message.type === 'sent') resolve(message.sent);
   });
@@ -100,10 +52,9 @@ const sent = await new Promise((resolve) => {
 });
 
 // The publisher has drained: what it sent has been handed over, so each subscriber can now be asked for its count.
-ending = true;
-for (const { child } of subscribers) child.send('report');
-await Promise.all(children.map(({ ended }) => ended));
-clearTimeout(deadline);
+const ended = children.ended();
+for (const child of subscribers) child.send('report');
+await ended;
 
 /**
  * Whether a topic takes a channel.
@@ -136,12 +87,7 @@ if (json) {
 } else {
   const head = ['subscriber', 'channel', 'sent', 'received', 'lost', 'out of order', 'p50 us', 'p99 us'];
   const cells = rows.map((row) => Object.values(row).map((cell) => String(cell ?? '-')));
-  const widths = head.map((title, i) => Math.max(title.length, ...cells.map((line) => line[i].length)));
-  /** @param {string[]} parts */
-  const line = (parts) =>
-    parts.map((part, i) => (i < 2 ? part.padEnd(widths[i]) : part.padStart(widths[i]))).join('  ');
-  console.log(`\n${line(head)}`);
-  for (const cell of cells) console.log(line(cell));
+  console.log(`\n${table(head, cells, 2).join('\n')}`);
   console.log(ok ? '\nNothing was lost, nothing was out of order.' : '\nSOMETHING WAS LOST OR OUT OF ORDER.');
 }
 process.exit(ok ? 0 : 1);
