@@ -196,7 +196,9 @@ bool Lending::end_loan(napi_env env, uint32_t block, napi_value buffer) {
   size_t bytes = 0;
   if (napi_get_arraybuffer_info(env, buffer, &data, &bytes) != napi_ok) return false;
   if (data != nullptr && data != pool.address(block)) {
-    memcpy(pool.address(block), data, std::min<uint64_t>(bytes, pool.capacity(block)));
+    const uint64_t copied = std::min<uint64_t>(bytes, pool.capacity(block));
+    memcpy(pool.address(block), data, copied);
+    state_->copies.add(copied);
   }
   if (!detach(env, buffer)) return false;
   Uncounted::detached(env, state_->uncounted, pool.address(block));
@@ -217,6 +219,7 @@ napi_value Lending::hold_buffer(napi_env env, uint32_t hold, Leases::Use use) {
   const napi_status status =
       make_buffer(env, found.data, found.bytes, true, HoldMemory::finalize, hint, &buffer, &copied);
   if (!copied && status == napi_ok) return buffer;
+  if (status == napi_ok) state_->copies.add(found.bytes);
   hint->counted.add(env, state_->uncounted);
   delete hint;
   (void)state_->leases->release(hold, use);

@@ -50,6 +50,15 @@ class Lending {
   base::Result<transport::Leases*> leases();
   transport::Leases* open_leases() const { return state_->leases.get(); }
   const Options& options() const { return state_->options; }
+  /** Payloads that were copied because the host wants to own their memory, ever. */
+  struct Copies {
+    uint64_t count = 0, bytes = 0;
+    void add(uint64_t copied) {
+      ++count;
+      bytes += copied;
+    }
+  };
+  const Copies& copies() const { return state_->copies; }
 
   /** An ArrayBuffer over a lent block. Null with an exception. */
   napi_value loan_buffer(napi_env env, uint32_t block, uint64_t bytes);
@@ -75,6 +84,7 @@ class Lending {
     std::unique_ptr<transport::Pool> pool;
     std::unique_ptr<transport::Leases> leases;
     napi_ref collected = nullptr;
+    Copies copies;
     /** By its address: memory of loans and leases that V8 was told not to count. */
     std::unordered_map<const void*, Uncounted*> uncounted;
   };

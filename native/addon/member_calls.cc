@@ -278,6 +278,9 @@ Napi::Value resources(const Napi::CallbackInfo& info) {
   result.Set("leases", leased.holds);
   result.Set("leasedBytes", static_cast<double>(leased.bytes));
   result.Set("mappedPoolFiles", leased.views);
+  const auto& copies = open->lending.copies();
+  result.Set("copies", static_cast<double>(copies.count + leased.copies));
+  result.Set("copiedBytes", static_cast<double>(copies.bytes + leased.copied_bytes));
   result.Set("groups", held.groups);
   result.Set("groupSlots", held.group_slots);
   result.Set("groupBytes", static_cast<double>(held.group_bytes));

@@ -204,6 +204,8 @@ bool Leases::privatise(Hold& hold, bool keep) {
   for (int use = 0; use < 2; ++use) {
     if (!keep || hold.views[use] == nullptr) continue;
     if (!hold.views[use]->privatise(hold.at.offset, hold.at.bytes).ok()) return false;
+    ++copies_;
+    copied_bytes_ += hold.at.bytes;
     // Whoever gets this block next needs a mapping without copies in it.
     if (opened.views[use] == hold.views[use]) opened.views[use] = nullptr;
   }
@@ -255,6 +257,8 @@ Leases::Counts Leases::counts() const {
     }
   }
   counts.holds = static_cast<uint32_t>(holds_.size());
+  counts.copies = copies_;
+  counts.copied_bytes = copied_bytes_;
   for (const auto& [number, hold] : holds_) counts.bytes += hold.at.bytes;
   return counts;
 }

@@ -59,6 +59,7 @@ class Leases {
   struct Counts {
     uint32_t publishers = 0, views = 0, holds = 0;
     uint64_t bytes = 0;
+    uint64_t copies = 0, copied_bytes = 0;  ///< blocks moved to private memory, ever
   };
 
   /** `folder` is an open descriptor of the domain's folder; `self` this member's incarnation. */
@@ -129,6 +130,8 @@ class Leases {
   uint64_t self_;
   bool closed_ = false;
   uint32_t next_ = 0;
+  uint64_t copies_ = 0;
+  uint64_t copied_bytes_ = 0;
   std::map<uint64_t, Publisher> publishers_;
   std::unordered_map<uint32_t, Hold> holds_;
 };

@@ -8,6 +8,7 @@ import { lastOf } from './farewell.js';
 import { Fetches } from './fetches.js';
 import type { Batch } from './frames.js';
 import { Inbound, type InboundHost } from './inbound.js';
+import { Copies } from './lending/copies.js';
 import { Holdings } from './lending/holdings.js';
 import { type Block, Pool } from './lending/pool.js';
 import { Membership, type MembershipHost } from './membership.js';
@@ -66,6 +67,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   readonly seals: Seals;
   readonly inbound: Inbound;
   /** Blocks of this member, and of others. */
+  readonly copies = new Copies();
   readonly pool: Pool;
   readonly holdings: Holdings;
   /** Payloads that are read out of other members' memory. */
@@ -122,11 +124,16 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
       },
     );
     this.seals = new Seals(this.control);
-    this.pool = new Pool(native, cluster.handle, options.poolBytes);
-    this.holdings = new Holdings(native, cluster.handle, {
-      gaveBack: (peer) => this.#sendEmpty(peer, KIND.RELEASED),
-      tellOf: (origin, event) => this.inbound.origins.tell(origin, event),
-    });
+    this.pool = new Pool(native, cluster.handle, options.poolBytes, this.copies);
+    this.holdings = new Holdings(
+      native,
+      cluster.handle,
+      {
+        gaveBack: (peer) => this.#sendEmpty(peer, KIND.RELEASED),
+        tellOf: (origin, event) => this.inbound.origins.tell(origin, event),
+      },
+      this.copies,
+    );
     this.fetches = new Fetches({
       native,
       handle: cluster.handle,

@@ -247,11 +247,14 @@ export class Member<C = undefined> implements AsyncDisposable {
 
   /** What this member holds. */
   resources(): MemberResources {
-    const { transport, channels, inbound } = this.#engine;
+    const { transport, channels, inbound, copies } = this.#engine;
     let queuedBytes = 0;
     for (const channel of channels.values()) queuedBytes += channel.queuedBytes;
+    const native = this.closed ? NOTHING : transport.native.resources(transport.handle);
     return {
-      ...(this.closed ? NOTHING : transport.native.resources(transport.handle)),
+      ...native,
+      copies: native.copies + copies.count,
+      copiedBytes: native.copiedBytes + copies.bytes,
       channels: this.#channels.size,
       patterns: this.#patterns.size,
       regions: this.#regions.count,
@@ -366,6 +369,8 @@ const NOTHING: NativeResources = {
   leases: 0,
   leasedBytes: 0,
   mappedPoolFiles: 0,
+  copies: 0,
+  copiedBytes: 0,
   groups: 0,
   groupSlots: 0,
   groupBytes: 0,

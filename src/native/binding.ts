@@ -282,6 +282,13 @@ export interface NativeResources {
   leasedBytes: number;
   /** Mappings of others' pool files. */
   mappedPoolFiles: number;
+  /**
+   * Payloads of large messages and of leases that this member has copied, ever, and their bytes: a value put into the pool, a
+   * lease of a message that lay in a slot, what was kept and moved out of a publisher's pool, and every payload on hosts
+   * without external ArrayBuffers. What travels as a loan and a lease is in neither.
+   */
+  copies: number;
+  copiedBytes: number;
   /** Ends of multicast groups, each with a UD queue pair and a CQ; those that listen have slots. */
   groups: number;
   groupSlots: number;

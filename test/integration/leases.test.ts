@@ -68,8 +68,8 @@ describe('a loan and its leases', () => {
       ]);
     }
     // One in use at a time, and one spare that was made ahead.
-    expect(pub.resources()).toMatchObject({ blocks: 2, pools: 1 });
-    expect(sub.resources()).toMatchObject({ leases: 0, leasedBytes: 0 });
+    expect(pub.resources()).toMatchObject({ blocks: 2, pools: 1, copies: 0, copiedBytes: 0 });
+    expect(sub.resources()).toMatchObject({ leases: 0, leasedBytes: 0, copies: 0, copiedBytes: 0 });
     expect(free(pub)).toBe(true);
   });
 
@@ -128,7 +128,7 @@ describe('a loan and its leases', () => {
   });
 
   test('small messages come as leases, too, and large ones that were no loans', async () => {
-    const { out, back } = await pair();
+    const { pub, sub, out, back } = await pair();
     const seen: [number, number, number][] = [];
     back.leases().subscribe((lease) => {
       const { bytes } = lease;
@@ -147,6 +147,8 @@ describe('a loan and its leases', () => {
       [100_000, 2, 0],
       [20, 3, 0],
     ]);
+    expect(pub.resources()).toMatchObject({ copies: 1, copiedBytes: 100_000 });
+    expect(sub.resources()).toMatchObject({ copies: 2, copiedBytes: 30 });
   });
 
   test('messages$ has headers and bytes of a large message, in order with small ones', async () => {
@@ -414,7 +416,7 @@ describe('bounds', () => {
   });
 
   test('what ordinary subscribers keep moves out of a pool that is short', async () => {
-    const { out, back, pub } = await pair({ poolBytes: 4 * MIB });
+    const { out, back, pub, sub } = await pair({ poolBytes: 4 * MIB });
     const kept: Uint8Array[] = [];
     back.subscribe((bytes) => kept.push(bytes));
     await out.ready();
@@ -426,7 +428,10 @@ describe('bounds', () => {
     expect(kept.map((bytes) => [bytes.length, bytes[0], bytes[MIB - 1]])).toEqual(
       kept.map((_, i) => [MIB, i, i]),
     );
+    expect(pub.resources()).toMatchObject({ copies: 20, copiedBytes: 20 * MIB });
     expect(pub.resources().poolBytes).toBeLessThanOrEqual(4 * MIB);
+    const { copies, copiedBytes, leases } = sub.resources();
+    expect([copies, copiedBytes]).toEqual([20 - leases, (20 - leases) * MIB]);
   });
 
   test('a subscriber that releases nothing takes no more than its share', async () => {
@@ -522,7 +527,9 @@ describe('surroundings', () => {
     expect(seen).toEqual([1, 2, 3, 4].map((i) => [i, 0]));
     expect(kept.map((bytes) => [bytes[99_999], bytes.length])).toEqual([1, 2, 3, 4].map((i) => [i, 100_000]));
     expect(free(pub)).toBe(true);
-    expect(sub.resources().leases).toBe(0);
+    // At the publisher each loan when it ends, the value into the pool and that block's end; at the subscriber each lease and value.
+    expect(pub.resources()).toMatchObject({ copies: 5, copiedBytes: 500_000 });
+    expect(sub.resources()).toMatchObject({ leases: 0, copies: 8, copiedBytes: 800_000 });
   });
 
   test("a program's own use of msgpackr is not touched", async () => {

@@ -39,6 +39,8 @@ const NO_BLOCKS = {
   leases: 0,
   leasedBytes: 0,
   mappedPoolFiles: 0,
+  copies: 0,
+  copiedBytes: 0,
 };
 
 interface Frame {

@@ -6,6 +6,7 @@ import { sources } from '../codec/view.js';
 import type { Peer } from '../peer.js';
 import type { MessageAt, Origin } from '../subscription.js';
 import type { StatusEvent } from '../types.js';
+import type { Copies } from './copies.js';
 import { putBack } from './fields.js';
 import { Held, type HeldFrom } from './held.js';
 import { Lease } from './lease.js';
@@ -32,6 +33,7 @@ export class Holdings {
     private readonly native: Native,
     private readonly handle: number,
     private readonly host: HoldingsHost,
+    private readonly copies: Copies,
   ) {}
 
   /**
@@ -123,6 +125,7 @@ export class Holdings {
   /** A lease of a message that lay in a slot: its bytes are a copy. */
   copied<T>(origin: Origin, value: unknown, at: MessageAt): Lease<T> {
     const bytes = at.bytes.slice(at.headersEnd, at.payloadEnd);
+    this.copies.add(bytes.length);
     return new Lease<T>(about(origin, at), bytes, {
       retained: () => {},
       decode: () => value,

@@ -43,7 +43,10 @@ export function pack<T>(
       throw error;
     }
     pool.seal(block, buffer);
-    if (end >= 0) return { block, start: apart.bytes, end, fields: writeFields(apart.fields) };
+    if (end >= 0) {
+      pool.copies.add(end);
+      return { block, start: apart.bytes, end, fields: writeFields(apart.fields) };
+    }
     pool.unref(block);
   }
 }

@@ -3,6 +3,7 @@ import { DESCRIPTOR_BYTES, type Native } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
 import type { Peer } from '../peer.js';
 import { WORD } from '../wire.js';
+import type { Copies } from './copies.js';
 
 /** One block of this member's pool, from its loan until nobody here refers to it. Holds of receivers are counted natively. */
 export class Block {
@@ -22,6 +23,7 @@ export class Pool {
     private readonly handle: number,
     /** Bytes that its blocks may have together. */
     readonly limit: number,
+    readonly copies: Copies,
   ) {}
 
   /** Whether anything was ever lent: without it there is nothing to look after. */
