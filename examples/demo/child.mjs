@@ -24,6 +24,8 @@ export function endCleanly(leave) {
   const end = async (code) => {
     if (ending) return;
     ending = true;
+    // What is under way fails now, which is no news.
+    process.on('uncaughtException', () => {});
     await leave().catch(console.error);
     process.exit(code);
   };
