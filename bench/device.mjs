@@ -17,6 +17,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { endAll, freePort, runJob } from '../test/conformance/pair.mjs';
 import { lineChart } from './plot.mjs';
+import { runUcx } from './ucx.mjs';
 
 const root = join(import.meta.dirname, '..');
 const { values: options } = parseArgs({
@@ -59,8 +60,6 @@ const iterations = (bytes) => Math.max(40, Math.floor((2048 * MIB) / bytes));
 
 /** A perftest program's table row, as numbers. */
 const perftestRow = (text) => /^ *\d+ +\d+ +.*$/m.exec(text)[0].trim().split(/\s+/).map(Number);
-/** The last line that ucx_perftest -f -v prints, as numbers. */
-const ucxRow = (text) => text.trim().split('\n').at(-1).split(',').map(Number);
 
 /** Buffers in files that the other side can map; sparse, so only what is used takes memory. */
 const files = ['a', 'b'].map((name) => join(shm, name));
@@ -100,21 +99,8 @@ const perftest = (program, transport, mapped, bytes, count, column) => async (po
   const environment = mapped ? env : { ...env, ...HUGE_PAGES };
   return perftestRow(await pair(server, [...client, '127.0.0.1'], environment, port))[column];
 };
-const ucx = (test, transport, bytes, count, column) => async (port) => {
-  const words = ['-p', String(port), '-f', '-v'];
-  const more = ['-t', test, '-s', String(bytes), '-n', String(count), '-w', '20', '-O', '16'];
-  // The lower layer's own tests name a transport; those of the upper one take it from the environment.
-  if (transport === 'cma') more.push('-x', 'cma', '-d', 'memory', '-D', 'zcopy');
-  const environment = { ...process.env, UCX_TLS: 'posix,self', UCX_WARN_UNUSED_ENV_VARS: 'n' };
-  return ucxRow(
-    await pair(
-      ['ucx_perftest', ...words],
-      ['ucx_perftest', '127.0.0.1', ...words, ...more],
-      environment,
-      port,
-    ),
-  )[column];
-};
+const ucx = (test, transport, bytes, count, column) => async (port) =>
+  (await runUcx(test, transport, bytes, count, shm, port))[column];
 
 async function pair(server, client, environment, port) {
   const { result, reason, text } = await runJob(
@@ -138,7 +124,7 @@ const send = (transport, memory) => ({
   ...LATENCY,
   ours: perftest('ib_send_lat', transport, memory === SHARED, 64, 20_000, 4),
   other: 'tag_lat, posix',
-  theirs: ucx('tag_lat', 'posix', 64, 20_000, 1),
+  theirs: ucx('tag_lat', 'posix', 64, 20_000, 'latency'),
   mark: 0.5,
 });
 const bulk = (verb, memory, bytes) => {
@@ -152,7 +138,7 @@ const bulk = (verb, memory, bytes) => {
     ...BANDWIDTH,
     ours: perftest(program, 'XRC', memory === SHARED, bytes, n, 3),
     other: `${test}, ${transport}`,
-    theirs: ucx(test, transport, bytes, n, 5),
+    theirs: ucx(test, transport, bytes, n, 'bandwidth'),
     mark: verb === 'write' ? 1 : undefined,
   };
 };

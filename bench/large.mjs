@@ -1,136 +1,204 @@
 /**
- * npm run bench:large: large messages between two processes of one host, as loans (leased on the other side), as values that
- * the publisher copies (leased), and as bytes over a Unix socket. Peers take turns; what counts is the ratio within a run.
+ * Large messages on one host, handed over: of a message its sender writes the first and the last byte, and who gets it reads them.
+ * A round trip to one subscriber comes back as it went; of several subscribers, and for the rate, each answers with 64 bytes.
  */
-import { fork } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { connect, createServer } from 'node:net';
-import { loadavg } from 'node:os';
-import { join as path } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { join } from '../dist/index.mjs';
+import { readFileSync, statfsSync } from 'node:fs';
+import { digits, gigabytes, mebibytes, micros, sized } from './figures.mjs';
+import { firstLine } from './machine.mjs';
+import { newFolder, scene } from './processes.mjs';
 
-const SIZES = [64, 64 * 1024, 1024 * 1024, 16 * 1024 * 1024, 64 * 1024 * 1024];
-const WAYS = ['loan', 'copy', 'socket'];
-const TURNS = 3;
-const [role, folderOf] = process.argv.slice(2);
-let folder = folderOf;
+const KIB = 1024;
+const MIB = KIB * KIB;
+const GIB = KIB * MIB;
+const SMALL = 64;
+const SIZES = [64 * KIB, MIB, 64 * MIB, GIB];
+const SUBSCRIBERS = [1, 4];
+const FRAMES = 10_000;
 
-/** One side. On the left, `trip` sends so many bytes, first and last of which are written, and resolves when as many came back. */
-async function millrace(way, side) {
-  const member = await join('bench', { name: side, poolBytes: 2 ** 31, heldBytes: 2 ** 30 });
-  const out = member.channel(side === 'left' ? 'right' : 'left', { codec: 'bytes' });
-  const into = member.channel(side, { codec: 'bytes' });
-  const copies = new Map(SIZES.map((bytes) => [bytes, new Uint8Array(bytes)]));
-  const send = (bytes) => {
-    if (way === 'copy' || bytes <= 64) return out.next(copies.get(bytes));
-    const loan = out.loan(bytes);
-    loan.bytes[0] = 1;
-    loan.bytes[bytes - 1] = 1;
-    out.next(loan);
-  };
-  let came = () => {};
-  into.leases().subscribe((lease) => {
-    const { length } = lease.bytes;
-    if (length > 64 && way === 'loan' && lease.bytes[length - 1] !== 1) throw new Error('not what was sent');
-    lease.release();
-    came(length);
-  });
-  if (side === 'right') {
-    came = send;
-    process.on('disconnect', () => member.leave());
-    process.send('up');
-    return undefined;
+export const name = 'large';
+export const title = 'Large messages: round trip and rate to 1 and 4 subscribers, of loans and of copies.';
+export const peers = {
+  loan: 'millrace,\nloan',
+  copy: 'millrace,\ncopy',
+  zeromq: 'zeromq 6',
+  socket: 'Unix socket',
+  raised: 'Unix socket,\nmalloc raised',
+  threads: 'worker_threads\ntransfer',
+  ucx: 'UCX, by copy',
+};
+export const cases = ['roundtrip', 'rate', 'memory'];
+const toSubscribers = (count) => (count === 1 ? '1 subscriber' : `${count} subscribers`);
+export const tables = {
+  ...Object.fromEntries(
+    SUBSCRIBERS.flatMap((count) => [
+      [
+        `trip${count}`,
+        { title: `round trip p50,\n${toSubscribers(count)}`, ours: 'loan', show: micros, less: true },
+      ],
+      [`rate${count}`, { title: `rate to each of\n${toSubscribers(count)}`, ours: 'loan', show: gigabytes }],
+    ]),
+  ),
+  memory: { title: 'resident memory grows by', ours: 'loan', show: mebibytes, less: true },
+};
+
+/** glibc gives large blocks back to the kernel, and takes them anew, page fault by page fault, unless told otherwise; 32 MiB is
+ * the most that it takes for the first of these. */
+const RAISED = { MALLOC_MMAP_THRESHOLD_: String(32 * MIB), MALLOC_TRIM_THRESHOLD_: String(8 * GIB) };
+
+/** So many messages of a size may be under way. */
+const windowOf = (bytes) => Math.max(2, Math.min(64, (16 * MIB) / bytes));
+
+/** Why messages of so many bytes don't fit here, or null. */
+function noRoom(bytes, subscribers) {
+  // A block in use and a spare one for each side, and what else is under way or copied.
+  const needed = bytes * (5 + subscribers);
+  const available = /^MemAvailable: +(\d+) kB/m.exec(readFileSync('/proc/meminfo', 'utf8'));
+  const { bavail, bsize } = statfsSync('/dev/shm');
+  for (const [place, free] of [
+    ['memory', Number(available?.[1]) * KIB],
+    ['/dev/shm', bavail * bsize],
+  ]) {
+    if (!(free >= needed)) return `needs ${sized(needed)} of ${place}, ${mebibytes(free)} are free`;
   }
-  await out.ready();
-  return {
-    trip: (bytes) =>
-      new Promise((done) => {
-        came = done;
-        send(bytes);
-      }),
-    close: () => member.leave(),
-  };
+  return null;
 }
 
-async function socket(_way, side) {
-  const at = path(folder, 'socket');
-  const chunks = new Map(SIZES.map((bytes) => [bytes, Buffer.alloc(bytes)]));
-  let got = 0;
-  let wanted = 0;
-  let came = () => {};
-  const listen = (stream) =>
-    stream.on('data', (data) => {
-      got += data.length;
-      if (got < wanted) return;
-      got = 0;
-      came(stream);
-    });
-  if (side === 'right') {
-    process.on('message', (bytes) => {
-      wanted = bytes;
-      process.send('set');
-    });
-    came = (stream) => stream.write(chunks.get(wanted));
-    const server = createServer(listen).listen(at, () => process.send('up'));
-    process.on('disconnect', () => server.close());
-    return undefined;
-  }
-  const stream = connect(at);
-  await new Promise((done) => stream.once('connect', done));
-  listen(stream);
-  return {
-    trip: (bytes) =>
-      new Promise((done) => {
-        wanted = bytes;
-        came = done;
-        stream.write(chunks.get(bytes));
-      }),
-    close: () => stream.destroy(),
-  };
-}
-
-const peers = { loan: millrace, copy: millrace, socket };
-
-if (role !== undefined) {
-  await peers[role](role, 'right');
-} else {
-  const times = new Map();
-  for (let turn = 0; turn < TURNS; turn++) {
-    for (const way of WAYS) {
-      const place = mkdtempSync('/dev/shm/millrace-bench-');
-      process.env.MILLRACE_SHM_DIR = place;
-      const child = fork(fileURLToPath(import.meta.url), [way, place]);
-      await new Promise((done) => child.once('message', done));
-      folder = place;
-      const peer = await peers[way](way, 'left');
-      for (const bytes of SIZES) {
-        if (way === 'socket') {
-          child.send(bytes);
-          await new Promise((done) => child.once('message', done));
+/** One publisher and its subscribers, through all sizes. */
+const session = (peer, subscribers, what, context) => () =>
+  scene(peer, 600_000, async (start) => {
+    const seconds = context.quick ? 0.2 : 1;
+    const budget = context.quick ? 1.5 : 30;
+    // What travels is a descriptor.
+    const flat = peer === 'loan' || (peer === 'threads' && subscribers === 1);
+    const module = peer === 'raised' ? 'socket' : peer;
+    const options = { env: peer === 'raised' ? RAISED : {}, execArgv: ['--expose-gc'] };
+    const spec = { peer: module, subscribers, echo: what === 'roundtrip' && subscribers === 1 };
+    const leaves = [];
+    // Threads are the publisher's own.
+    for (let index = 0; index < (peer === 'threads' ? 0 : subscribers); index++) {
+      leaves.push(start('large-child.mjs', { ...spec, role: 'leaf', index }, options));
+    }
+    await Promise.all(leaves.map((leaf) => leaf.first('ready')));
+    const hub = start('large-child.mjs', { ...spec, role: 'hub' }, options);
+    await hub.first('ready');
+    const ask = (child, question) => {
+      const answer = child.first('answer');
+      child.child.send(question);
+      return answer;
+    };
+    const everybody = [hub, ...leaves];
+    const found = [];
+    if (what === 'memory') {
+      const frames = (most) => ask(hub, { bytes: MIB, window: 4, most });
+      const resident = async () => {
+        const all = await Promise.all(everybody.map((child) => ask(child, 'resident')));
+        return all.reduce((sum, bytes) => sum + bytes, 0);
+      };
+      await frames(2000);
+      const before = await resident();
+      await frames(FRAMES);
+      found.push(['memory', `${FRAMES} frames of 1 MiB`, (await resident()) - before]);
+    } else {
+      const table = `${what === 'rate' ? 'rate' : 'trip'}${subscribers}`;
+      let last = null;
+      for (const bytes of what === 'rate' ? SIZES : [SMALL, ...SIZES]) {
+        let why = bytes < GIB ? null : noRoom(bytes, subscribers);
+        // For five messages, if the time grows with the size from the last one on.
+        const expected = bytes < 64 * MIB ? 0 : (last.micros / 1e6) * (bytes / last.bytes) * 5;
+        if (!flat && expected > budget) {
+          const hint = context.quick ? '; it is measured without --quick' : '';
+          why ??= `would take ${expected.toFixed(0)} s${hint}`;
         }
-        const count = bytes >= 2 ** 24 ? 20 : 500;
-        for (let i = 0; i < count / 4; i++) await peer.trip(bytes);
-        const key = `${way} ${bytes}`;
-        const list = times.get(key) ?? [];
-        times.set(key, list);
-        for (let i = 0; i < count; i++) {
-          const from = process.hrtime.bigint();
-          await peer.trip(bytes);
-          list.push(Number(process.hrtime.bigint() - from) / 1000);
-        }
+        if (why === null) {
+          const window = what === 'rate' ? windowOf(bytes) : 1;
+          const figures = await ask(hub, { bytes, window, seconds });
+          last = { bytes, micros: figures.micros };
+          found.push([table, sized(bytes), what === 'rate' ? figures.rate : figures.micros]);
+        } else found.push([table, sized(bytes), why]);
       }
-      await peer.close();
-      child.disconnect();
-      await new Promise((done) => child.once('exit', done));
-      rmSync(place, { recursive: true, force: true });
+    }
+    for (const { child } of everybody) child.send('end');
+    await Promise.all(everybody.map(({ ended }) => ended));
+    return found;
+  });
+
+/** What UCX copies through shared memory, message after message. */
+async function ucx() {
+  const { runUcx } = await import('./ucx.mjs');
+  const shm = newFolder();
+  const row = await runUcx('tag_bw', 'posix', MIB, 4000, shm);
+  return [['rate1', sized(MIB), row.bandwidth * MIB]];
+}
+
+export function rows(context) {
+  const chosen = context.pick(Object.keys(peers));
+  if (chosen.includes('ucx') && firstLine('ucx_info', ['-v']) === null)
+    context.missing.ucx = 'apt-get install ucx-utils';
+  const processes = chosen.filter((peer) => peer !== 'ucx');
+  return context.pick(cases).flatMap((what) => {
+    if (what === 'memory') {
+      const ours = processes.filter((peer) => peer === 'loan' || peer === 'copy');
+      return ours.map((peer) => ({
+        group: 'resident memory',
+        peer,
+        once: true,
+        measure: session(peer, 1, what, context),
+      }));
+    }
+    return SUBSCRIBERS.flatMap((subscribers) => {
+      const group = `${what}, ${toSubscribers(subscribers)}`;
+      const list = processes.map((peer) => ({
+        group,
+        peer,
+        measure: session(peer, subscribers, what, context),
+      }));
+      if (what === 'rate' && subscribers === 1 && chosen.includes('ucx'))
+        list.push({ group, peer: 'ucx', measure: ucx });
+      return list;
+    });
+  });
+}
+
+/** Issue 4's. */
+export function marks(value) {
+  const list = [];
+  const small = value('trip1', sized(SMALL), 'loan');
+  const trips = SIZES.map((bytes) => value('trip1', sized(bytes), 'loan')).filter((us) => us !== undefined);
+  if (trips.length > 1) {
+    const [least, most] = [Math.min(...trips), Math.max(...trips)];
+    list.push({
+      mark: `a loan's round trip is the same for ${trips.length} sizes, within 10 %`,
+      measured: `${micros(least)} to ${micros(most)}, ${digits((most / least - 1) * 100)} %`,
+      met: most <= 1.1 * least,
+    });
+    if (small !== undefined) {
+      list.push({
+        mark: "and within 4 us of a 64 B message's",
+        measured: `${(most - small).toFixed(1)} us`,
+        met: most - small <= 4,
+      });
     }
   }
-  const median = (list) => list.sort((a, b) => a - b)[list.length >> 1];
-  console.log(`round trip, median in us (load ${loadavg()[0].toFixed(1)})`);
-  console.log(['bytes', ...WAYS].map((word) => word.padStart(12)).join(''));
-  for (const bytes of SIZES) {
-    const row = WAYS.map((way) => median(times.get(`${way} ${bytes}`)).toFixed(1));
-    console.log([String(bytes), ...row].map((word) => word.padStart(12)).join(''));
+  const [copy, bandwidth, zeromq] = ['copy', 'ucx', 'zeromq'].map((peer) => value('rate1', sized(MIB), peer));
+  for (const [other, title, times] of [
+    [bandwidth, "UCX's rate", 1],
+    [zeromq, "four times zeromq's rate", 4],
+  ]) {
+    if (copy === undefined || other === undefined) continue;
+    list.push({
+      mark: `1 MiB by copy: at least ${title}`,
+      measured: `${digits(copy / other)} times`,
+      met: copy >= times * other,
+    });
   }
+  for (const peer of ['loan', 'copy']) {
+    const grown = value('memory', `${FRAMES} frames of 1 MiB`, peer);
+    if (grown === undefined) continue;
+    list.push({
+      mark: `resident memory over ${FRAMES} frames (${peer}): no frame more`,
+      measured: mebibytes(grown),
+      met: grown < MIB,
+    });
+  }
+  return list;
 }

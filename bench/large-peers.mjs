@@ -1,0 +1,223 @@
+/**
+ * Who carries large messages, each as
+ *   hub(spec, answered) -> {send(bytes), close}   to spec.subscribers leaves; send may give a promise when it has to wait
+ *   leaf(spec, take) -> {answer(bytes), close}    take(bytes) for each message; its first and last byte were read
+ */
+import { once } from 'node:events';
+import { connect, createServer } from 'node:net';
+import { Worker } from 'node:worker_threads';
+
+/** Messages of up to a slot are no loans. */
+const SLOT = 16 * 1024;
+
+const made = new Map();
+/** What is sent again and again where the sender keeps its memory. */
+function payload(bytes) {
+  let found = made.get(bytes);
+  if (found === undefined) {
+    // Written, so that its pages are there.
+    found = Buffer.alloc(bytes, 1);
+    made.set(bytes, found);
+  }
+  return found;
+}
+
+function check(bytes) {
+  if (bytes[0] !== 1 || bytes[bytes.length - 1] !== 1) throw new Error('not what was sent');
+  return bytes.length;
+}
+
+// ---- millrace --------------------------------------------------------------------------------------------------------
+
+/** Small messages have a channel and a plain subscriber; large ones are leased. */
+async function millrace(spec, name, into, out, take, loans) {
+  const { join } = await import('../dist/index.mjs');
+  const member = await join(spec.domain, { name, poolBytes: 2 ** 33, heldBytes: 2 ** 33 });
+  const channel = (of) => member.channel(of, { codec: 'bytes' });
+  const [large, small] = [channel(out), channel(`${out}-small`)];
+  channel(into)
+    .leases()
+    .subscribe((lease) => {
+      const bytes = check(lease.bytes);
+      lease.release();
+      take(bytes);
+    });
+  channel(`${into}-small`).subscribe((bytes) => take(check(bytes)));
+  const lend = (bytes) => {
+    try {
+      return large.loan(bytes);
+    } catch (error) {
+      if (error.code !== 'ERR_POOL_FULL') throw error;
+      return null;
+    }
+  };
+  const offer = (bytes) => {
+    if (bytes <= SLOT) return small.offer(payload(bytes));
+    if (!loans) return large.offer(payload(bytes));
+    const loan = lend(bytes);
+    if (loan === null) return false;
+    loan.bytes[0] = 1;
+    loan.bytes[bytes - 1] = 1;
+    const taken = large.offer(loan);
+    if (!taken) loan.discard();
+    return taken;
+  };
+  const send = (bytes) => {
+    if (offer(bytes)) return undefined;
+    return (bytes <= SLOT ? small : large).whenWritable().then(() => send(bytes));
+  };
+  return { send, large, small, close: () => member.leave() };
+}
+
+const ours = (loans) => ({
+  async hub(spec, answered) {
+    const { send, large, small, close } = await millrace(spec, 'hub', 'up', 'down', answered, loans);
+    for (const channel of [large, small]) await channel.ready({ subscribers: spec.subscribers });
+    return { send, close };
+  },
+  async leaf(spec, take) {
+    const { send, close } = await millrace(spec, `leaf-${spec.index}`, 'down', 'up', take, loans);
+    return { answer: send, close };
+  },
+});
+
+// ---- zeromq ----------------------------------------------------------------------------------------------------------
+
+const zeromq = {
+  async hub(spec, answered) {
+    const { Pull, XPublisher } = await import('zeromq');
+    const out = new XPublisher({ noDrop: true });
+    const into = new Pull();
+    await into.bind(`ipc://${spec.folder}/up`);
+    await out.bind(`ipc://${spec.folder}/down`);
+    // Subscriptions arrive as messages, so nothing is sent too early.
+    for (let i = 0; i < spec.subscribers; i++) await out.receive();
+    (async () => {
+      for await (const [message] of into) answered(check(message));
+    })();
+    const send = async (bytes) => {
+      for (;;) {
+        try {
+          return await out.send(payload(bytes));
+        } catch (error) {
+          // noDrop: at the high-water mark a send is refused, and tried again.
+          if (error.code !== 'EAGAIN') throw error;
+          await new Promise((resolve) => setImmediate(resolve));
+        }
+      }
+    };
+    return { send };
+  },
+  async leaf(spec, take) {
+    const { Push, Subscriber } = await import('zeromq');
+    const into = new Subscriber();
+    const out = new Push();
+    into.connect(`ipc://${spec.folder}/down`);
+    out.connect(`ipc://${spec.folder}/up`);
+    into.subscribe('');
+    (async () => {
+      for await (const [message] of into) take(check(message));
+    })();
+    return { answer: (bytes) => out.send(payload(bytes)) };
+  },
+};
+
+// ---- Unix sockets ----------------------------------------------------------------------------------------------------
+
+/** Calls take(bytes) once a message is here. Its pieces are read and not put together, which a program would have to do. */
+function listen(stream, take) {
+  const header = Buffer.alloc(8);
+  let have = 0;
+  let missing = 0;
+  stream.on('data', (data) => {
+    for (let at = 0; at < data.length; ) {
+      if (missing === 0) {
+        const some = data.copy(header, have, at, at + 8 - have);
+        have += some;
+        at += some;
+        if (have < 8) return;
+        missing = header.readDoubleLE();
+        continue;
+      }
+      const some = Math.min(missing, data.length - at);
+      check(data.subarray(at, at + some));
+      missing -= some;
+      at += some;
+      if (missing > 0) continue;
+      have = 0;
+      take(header.readDoubleLE());
+    }
+  });
+  return (bytes) => {
+    const length = Buffer.alloc(8);
+    length.writeDoubleLE(bytes);
+    stream.cork();
+    stream.write(length);
+    stream.write(payload(bytes));
+    stream.uncork();
+  };
+}
+
+const socket = {
+  async hub(spec, answered) {
+    const sends = [];
+    for (let i = 0; i < spec.subscribers; i++) {
+      const stream = connect(`${spec.folder}/${i}`);
+      await once(stream, 'connect');
+      sends.push(listen(stream, answered));
+    }
+    return {
+      send: (bytes) => {
+        for (const send of sends) send(bytes);
+      },
+    };
+  },
+  async leaf(spec, take) {
+    const server = createServer();
+    server.listen(`${spec.folder}/${spec.index}`);
+    await once(server, 'listening');
+    let answer = () => {};
+    server.once('connection', (stream) => {
+      answer = listen(stream, take);
+    });
+    return { answer: (bytes) => answer(bytes) };
+  },
+};
+
+// ---- threads ---------------------------------------------------------------------------------------------------------
+
+/** To one thread its memory is transferred, and comes back with the answer; to several it is copied, for each. */
+const threads = {
+  async hub(spec, answered) {
+    const free = new Map();
+    const workers = [];
+    for (let i = 0; i < spec.subscribers; i++) {
+      const worker = new Worker(new URL('./large-child.mjs', import.meta.url), { workerData: spec });
+      await once(worker, 'online');
+      worker.on('message', (back) => {
+        if (back !== null) free.set(back.byteLength, [...(free.get(back.byteLength) ?? []), back]);
+        answered();
+      });
+      workers.push(worker);
+    }
+    const send = (bytes) => {
+      if (spec.subscribers > 1) {
+        for (const worker of workers) worker.postMessage(payload(bytes));
+        return;
+      }
+      const buffer = free.get(bytes)?.pop() ?? new Uint8Array(bytes).fill(1).buffer;
+      workers[0].postMessage(buffer, [buffer]);
+    };
+    return { send };
+  },
+  leaf(spec, port) {
+    port.on('message', (message) => {
+      const bytes = message instanceof ArrayBuffer ? new Uint8Array(message) : message;
+      check(bytes);
+      if (spec.subscribers > 1) port.postMessage(null);
+      else port.postMessage(message, [message]);
+    });
+  },
+};
+
+export const peers = { loan: ours(true), copy: ours(false), zeromq, socket, threads };
