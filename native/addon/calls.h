@@ -47,6 +47,8 @@ Napi::Value end_loan(const Napi::CallbackInfo& info);
 Napi::Value retire_block(const Napi::CallbackInfo& info);
 Napi::Value hold_room(const Napi::CallbackInfo& info);
 Napi::Value offer_hold(const Napi::CallbackInfo& info);
+Napi::Value landed_hold(const Napi::CallbackInfo& info);
+Napi::Value land(const Napi::CallbackInfo& info);
 Napi::Value collect_holds(const Napi::CallbackInfo& info);
 Napi::Value receiver_gone(const Napi::CallbackInfo& info);
 Napi::Value take_hold(const Napi::CallbackInfo& info);

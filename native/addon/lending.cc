@@ -144,8 +144,9 @@ base::Result<Pool*> Lending::pool() {
   if (state.pool == nullptr) {
     auto folder = state.folder_descriptor();
     if (!folder.ok()) return folder.status();
-    auto made = Pool::create(folder.value(), {state.options.incarnation, state.options.pool_bytes,
-                                              state.options.held_bytes, state.options.poison});
+    const Options& options = state.options;
+    auto made = Pool::create(folder.value(), {options.incarnation, options.pool_bytes,
+                                              options.held_bytes, options.poison, options.pd});
     if (!made.ok()) return made.status();
     state.pool = made.take();
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "transport/landing.h"
 #include "transport/leases.h"
 #include "transport/pool.h"
 
@@ -33,6 +34,7 @@ class Lending {
     uint64_t pool_bytes = 0;
     uint64_t held_bytes = 0;
     bool poison = false;
+    ibv_pd* pd = nullptr;  ///< of the member, which closes after this
   };
 
   explicit Lending(const Options& options) : state_(std::make_shared<State>(options)) {}

@@ -101,11 +101,19 @@ Napi::Value lend(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "lend");
   OpenMember* const open = arguments.member();
   const int64_t bytes = arguments.integer(1, "bytes", 1, kMaxSafeInteger);
+  const bool remote = arguments.boolean(2, "remote");
   if (!arguments.ok()) return {};
   auto pool = open->lending.pool();
   if (!pool.ok()) return failed(info, pool.status());
   const auto block = pool.value()->lend(static_cast<uint64_t>(bytes));
   if (!block.ok() && block.status().code != EAGAIN) return failed(info, block.status());
+  if (block.ok() && remote) {
+    const base::Status status = pool.value()->enroll(block.value());
+    if (!status.ok()) {
+      pool.value()->retire(block.value());
+      return failed(info, status);
+    }
+  }
   if (block.ok()) grow_ahead(arguments, *pool.value());
   return Napi::Number::New(info.Env(), block.ok() ? static_cast<double>(block.value()) : -1);
 }
@@ -160,6 +168,7 @@ Napi::Value offer_hold(const Napi::CallbackInfo& info) {
   const int64_t bytes = arguments.integer(3, "bytes", 1, kMaxSafeInteger);
   const std::span<uint8_t> target = arguments.bytes(4, "target");
   const int64_t offset = arguments.integer(5, "offset", 0, kMaxSafeInteger);
+  const bool remote = arguments.boolean(6, "remote");
   Pool* const pool = lent(arguments, open, block);
   if (pool == nullptr) return {};
   if (static_cast<uint64_t>(bytes) > pool->capacity(block) ||
@@ -167,9 +176,25 @@ Napi::Value offer_hold(const Napi::CallbackInfo& info) {
       static_cast<uint64_t>(offset) > target.size() - transport::kDescriptorBytes) {
     return failed(info, base::Status::error(EINVAL, "offerHold", "bytes or offset out of range"));
   }
-  const base::Status status = pool->offer(block, static_cast<uint64_t>(receiver),
-                                          static_cast<uint64_t>(bytes), target.data() + offset);
+  uint8_t* const at = target.data() + offset;
+  const auto to = static_cast<uint64_t>(receiver);
+  const auto size = static_cast<uint64_t>(bytes);
+  const base::Status status =
+      remote ? pool->offer_remote(block, to, size, at) : pool->offer(block, to, size, at);
+  if (!status.ok() && status.code != EAGAIN) return failed(info, status);
   return Napi::Boolean::New(info.Env(), status.ok());
+}
+
+Napi::Value landed_hold(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "landedHold");
+  OpenMember* const open = arguments.member();
+  const int64_t receiver = arguments.integer(1, "receiver", 1, kMaxSafeInteger);
+  const int64_t serial = arguments.integer(2, "serial", 1, kMaxSafeInteger);
+  if (!arguments.ok()) return {};
+  Pool* const pool = open->lending.open_pool();
+  return Napi::Boolean::New(
+      info.Env(), pool != nullptr &&
+                      pool->landed(static_cast<uint64_t>(receiver), static_cast<uint64_t>(serial)));
 }
 
 Napi::Value collect_holds(const Napi::CallbackInfo& info) {
@@ -239,6 +264,29 @@ Napi::Value revoke_hold(const Napi::CallbackInfo& info) {
   if (call.leases == nullptr) return {};
   call.leases->revoke(call.publisher, call.descriptor);
   return info.Env().Undefined();
+}
+
+Napi::Value land(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "land");
+  OpenMember* const open = arguments.member();
+  const auto peer = static_cast<uint32_t>(arguments.integer(1, "peer", 0, kMaxUint32));
+  const std::span<uint8_t> source = arguments.bytes(2, "source");
+  const int64_t offset = arguments.integer(3, "offset", 0, kMaxSafeInteger);
+  if (!arguments.ok()) return {};
+  auto pool = open->lending.pool();
+  if (!pool.ok()) return failed(info, pool.status());
+  auto leases = open->lending.leases();
+  if (!leases.ok()) return failed(info, leases.status());
+  const auto from = std::min(static_cast<size_t>(offset), source.size());
+  const auto landing =
+      transport::land(*open->member, peer, source.subspan(from), *pool.value(), *leases.value());
+  if (!landing.ok() && landing.status().code == EAGAIN) return info.Env().Null();
+  if (!landing.ok()) return failed(info, landing.status());
+  grow_ahead(arguments, *pool.value());
+  Napi::Object result = Napi::Object::New(info.Env());
+  result.Set("hold", landing.value().hold);
+  result.Set("fetch", landing.value().fetch);
+  return result;
 }
 
 Napi::Value hold_buffer(const Napi::CallbackInfo& info) {

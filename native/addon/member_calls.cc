@@ -70,10 +70,11 @@ Lending::Options read_lending(Arguments& arguments, const transport::MemberOptio
 Napi::Value open(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "open");
   const transport::MemberOptions options = read_options(arguments);
-  const Lending::Options lent = read_lending(arguments, options);
+  Lending::Options lent = read_lending(arguments, options);
   if (!arguments.ok()) return {};
   base::Result<std::unique_ptr<transport::Member>> member = transport::Member::create(options);
   if (!member.ok()) return failed(arguments, member.status());
+  lent.pd = member.value()->pd();
   const int32_t handle =
       arguments.environment().add(std::make_unique<OpenMember>(member.take(), lent));
   if (handle == 0) {

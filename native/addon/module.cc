@@ -75,6 +75,8 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
       {"retireBlock", retire_block},
       {"holdRoom", hold_room},
       {"offerHold", offer_hold},
+      {"landedHold", landed_hold},
+      {"land", land},
       {"collectHolds", collect_holds},
       {"receiverGone", receiver_gone},
       {"takeHold", take_hold},

@@ -51,4 +51,17 @@ bool check_records(const uint8_t* body, uint32_t bytes, uint32_t records, uint32
   return count == records;
 }
 
+std::optional<RemoteDescriptor> decode_remote(std::span<const uint8_t> bytes) {
+  RemoteDescriptor found;
+  if (bytes.size() < sizeof(found)) return std::nullopt;
+  std::memcpy(&found, bytes.data(), sizeof(found));
+  constexpr uint64_t kMax = (uint64_t{1} << 53) - 1;  // what JavaScript counts to
+  if (found.form != kRemoteForm || found.serial == 0 || found.serial > kMax) return std::nullopt;
+  if (found.bytes == 0 || found.bytes > kMax || found.address == 0 ||
+      found.address + found.bytes < found.address) {
+    return std::nullopt;
+  }
+  return found;
+}
+
 }  // namespace millrace::transport

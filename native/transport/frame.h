@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <span>
 
 /**
  * The wire format of a frame, version 1, little endian: a 64-byte header that is written natively,
@@ -119,5 +121,29 @@ inline uint32_t record_bytes(const uint8_t* at, size_t room) {
  * given, all are of a kind below 32 whose bit it has.
  */
 bool check_records(const uint8_t* body, uint32_t bytes, uint32_t records, uint32_t kinds = 0);
+
+/** Flags of a DATA record by which its payload begins with a descriptor: of a block that the
+ * receiver maps (holds.h), and, with the second one, of one that it reads from another port. */
+enum RecordFlags : uint8_t { kRecordLarge = 8, kRecordRemote = 16 };
+
+/** What RemoteDescriptor::form says in this version; another layout has another number. */
+inline constexpr uint32_t kRemoteForm = 1;
+
+/**
+ * What is offered to a receiver on another port, which cannot map the publisher's pages: where to
+ * read, until the receiver has said that the offer is over (a LANDED record with the serial).
+ */
+struct RemoteDescriptor {
+  uint32_t form;     ///< kRemoteForm; 0, and all else: there is nothing
+  uint32_t rkey;     ///< of the MR that the block is in
+  uint64_t serial;   ///< of the offer, 1..2^53-1, never used again by this publisher
+  uint64_t address;  ///< of the block
+  uint64_t bytes;    ///< that are in use, > 0
+};
+static_assert(sizeof(RemoteDescriptor) == 32);
+
+/** Checks one that a peer sent, a private copy (I9). Nothing when it is of another version, or
+ * names no range of memory. */
+std::optional<RemoteDescriptor> decode_remote(std::span<const uint8_t> bytes);
 
 }  // namespace millrace::transport

@@ -9,6 +9,8 @@
 #include <bit>
 
 #include "base/step.h"
+#include "transport/errors.h"
+#include "transport/landing.h"
 
 namespace millrace::transport {
 namespace {
@@ -60,6 +62,7 @@ void Pool::close() {
     }
     unlinkat(folder_.get(), pool_file(options_.incarnation, 0).c_str(), 0);
   }
+  remote_.clear();
   slabs_.clear();
 }
 
@@ -230,16 +233,65 @@ base::Status Pool::offer(uint32_t block, uint64_t receiver, uint64_t bytes, uint
   }
   const uint32_t word = free_words_.back();
   free_words_.pop_back();
-  Block& b = blocks_[block];
-  const Hold hold = {word, block, ++serial_, receiver, bytes};
+  const Block& b = blocks_[block];
   // The record here first: what is OFFERED is known to who has to take it back.
-  holds_.push_back(hold);
-  held_[receiver] += bytes;
-  ++b.holds;
-  const Descriptor written = {word, b.slab, hold.serial, b.index * b.capacity, bytes};
+  const uint64_t serial = hold(block, receiver, bytes);
+  holds_.push_back({word, block, serial, receiver, bytes});
+  const Descriptor written = {word, b.slab, serial, b.index * b.capacity, bytes};
   memcpy(descriptor, &written, sizeof(written));
-  table_.offer(word, hold.serial, receiver);
+  table_.offer(word, serial, receiver);
   return base::Status::success();
+}
+
+base::Status Pool::enroll(uint32_t block) {
+  constexpr int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
+  Slab& slab = slabs_.at(blocks_[block].slab);
+  if (slab.mr) return base::Status::success();
+  if (options_.pd == nullptr) return base::Status::error(ENOTSUP, "register a pool", "no device");
+  const std::span<std::byte> all = slab.file->bytes();
+  slab.mr = verbs::MrPtr(ibv_reg_mr(options_.pd, all.data(), all.size(), access));
+  if (!slab.mr) return registration_error(errno, "a file of the pool", all.size());
+  return base::Status::success();
+}
+
+base::Status Pool::offer_remote(uint32_t block, uint64_t receiver, uint64_t bytes,
+                                uint8_t* descriptor) {
+  if (!room(receiver, bytes)) {
+    return base::Status::error(EAGAIN, "offer a block", "the receiver holds as much as it may");
+  }
+  base::Status status = enroll(block);
+  if (!status.ok()) return status;
+  const uint64_t serial = hold(block, receiver, bytes);
+  remote_[serial] = {block, receiver, bytes};
+  const RemoteDescriptor written = {kRemoteForm, slabs_.at(blocks_[block].slab).mr->rkey, serial,
+                                    reinterpret_cast<uint64_t>(address(block)), bytes};
+  memcpy(descriptor, &written, sizeof(written));
+  return base::Status::success();
+}
+
+bool Pool::landed(uint64_t receiver, uint64_t serial) {
+  const auto found = remote_.find(serial);
+  if (found == remote_.end() || found->second.receiver != receiver) return false;
+  const RemoteHold hold = found->second;
+  remote_.erase(found);
+  let_go(hold.block, hold.receiver, hold.bytes);
+  return true;
+}
+
+/** Counts a hold. @return the offer's serial */
+uint64_t Pool::hold(uint32_t block, uint64_t receiver, uint64_t bytes) {
+  held_[receiver] += bytes;
+  ++blocks_[block].holds;
+  return ++serial_;
+}
+
+void Pool::let_go(uint32_t block, uint64_t receiver, uint64_t bytes) {
+  ++returned_;
+  const auto held = held_.find(receiver);
+  held->second -= bytes;
+  if (held->second == 0) held_.erase(held);
+  --blocks_[block].holds;
+  settle(block);
 }
 
 void Pool::retire(uint32_t block) {
@@ -267,21 +319,26 @@ bool Pool::collect() {
       continue;
     }
     any = true;
-    ++returned_;
     holds_[i] = holds_.back();
     holds_.pop_back();
     free_words_.push_back(hold.word);
-    const auto held = held_.find(hold.receiver);
-    held->second -= hold.bytes;
-    if (held->second == 0) held_.erase(held);
-    --blocks_[hold.block].holds;
-    settle(hold.block);
+    let_go(hold.block, hold.receiver, hold.bytes);
   }
   return any;
 }
 
 void Pool::receiver_gone(uint64_t receiver, bool dead) {
   table_.clear_receiver(receiver, dead);
+  // Who is given up, and lives, may be reading still; it says when it has done, or it dies.
+  for (auto it = remote_.begin(); dead && it != remote_.end();) {
+    const RemoteHold hold = it->second;
+    if (hold.receiver != receiver) {
+      ++it;
+      continue;
+    }
+    it = remote_.erase(it);
+    let_go(hold.block, hold.receiver, hold.bytes);
+  }
   (void)collect();
 }
 
@@ -289,7 +346,7 @@ Pool::Counts Pool::counts() const {
   Counts counts;
   counts.bytes = bytes_ - planned_bytes_;
   counts.slabs = static_cast<uint32_t>(slabs_.size());
-  counts.holds = static_cast<uint32_t>(holds_.size());
+  counts.holds = static_cast<uint32_t>(holds_.size() + remote_.size());
   for (const Block& block : blocks_) {
     if (block.state == State::kNone) continue;
     ++counts.blocks;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <infiniband/verbs.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -13,6 +15,7 @@
 #include "base/status.h"
 #include "transport/holds.h"
 #include "transport/region.h"
+#include "verbs/owners.h"
 
 namespace millrace::transport {
 
@@ -32,6 +35,7 @@ class Pool {
     uint64_t max_bytes = 0;   ///< of all blocks
     uint64_t held_bytes = 0;  ///< that one receiver may hold; one block may always be more
     bool poison = false;      ///< fills blocks when they become free
+    ibv_pd* pd = nullptr;     ///< of the member, for receivers elsewhere; must outlive close()
   };
   /** One file of blocks. */
   struct Slab {
@@ -39,6 +43,8 @@ class Pool {
     uint32_t count = 0;
     uint64_t capacity = 0;  ///< bytes of a block
     std::optional<RegionFile> file;
+    verbs::MrPtr
+        mr;  ///< once one of its blocks is for a receiver elsewhere, or from a publisher there
   };
   struct Counts {
     uint64_t bytes = 0;  ///< of all blocks
@@ -88,6 +94,23 @@ class Pool {
    * from then on (R15). Errors: EAGAIN when the receiver holds too much, or all words are in use.
    */
   base::Status offer(uint32_t block, uint64_t receiver, uint64_t bytes, uint8_t* descriptor);
+  /**
+   * Registers the file that a lent block is in, for our own writing and for reading by whoever is
+   * told its key, until the pool gives the file up. Without effect when it is. Errors: ENOMEM and
+   * others of ibv_reg_mr with the limit that was measured, ENOTSUP without a PD.
+   */
+  base::Status enroll(uint32_t block);
+  /** Of a block that is enrolled: its MR's key for our own work requests. */
+  uint32_t lkey(uint32_t block) const { return slabs_.at(blocks_[block].slab).mr->lkey; }
+  /**
+   * The same as offer() for a receiver on another port, which reads the block by RDMA READ and says
+   * when the offer is over: nothing of it is in shared memory, since it ends with this process.
+   * Writes a RemoteDescriptor (landing.h). Errors: also those of enroll().
+   */
+  base::Status offer_remote(uint32_t block, uint64_t receiver, uint64_t bytes, uint8_t* descriptor);
+  /** That receiver says that an offer is over. @return false when it has none of that number (I9)
+   */
+  bool landed(uint64_t receiver, uint64_t serial);
   /** Nothing more is offered of it. */
   void retire(uint32_t block);
   /** That receiver is dead or has left, or is given up and keeps what it has taken (R16). */
@@ -132,11 +155,20 @@ class Pool {
     uint64_t bytes;
   };
 
+  /** A block that a receiver elsewhere may read. */
+  struct RemoteHold {
+    uint32_t block;
+    uint64_t receiver;
+    uint64_t bytes;
+  };
+
   explicit Pool(const Options& options) : options_(options) {}
   Slab next_slab(uint64_t capacity);
   bool make_room(uint64_t bytes);
   void drop(uint32_t slab);
   void settle(uint32_t block);
+  uint64_t hold(uint32_t block, uint64_t receiver, uint64_t bytes);
+  void let_go(uint32_t block, uint64_t receiver, uint64_t bytes);
   uint32_t take_free(uint64_t capacity);
 
   Options options_;
@@ -155,6 +187,7 @@ class Pool {
   std::vector<uint32_t> free_ids_;
   std::map<uint64_t, std::vector<uint32_t>> free_;  ///< by capacity, last in first out
   std::vector<Hold> holds_;
+  std::map<uint64_t, RemoteHold> remote_;  ///< by serial
   std::vector<uint32_t> free_words_;
   std::unordered_map<uint64_t, uint64_t> held_;  ///< bytes by receiver
 };

@@ -10,6 +10,7 @@ import type { Batch } from './frames.js';
 import { Inbound, type InboundHost } from './inbound.js';
 import { Copies } from './lending/copies.js';
 import { Holdings } from './lending/holdings.js';
+import { Landings } from './lending/landings.js';
 import { type Block, Pool } from './lending/pool.js';
 import { Membership, type MembershipHost } from './membership.js';
 import { reportMismatch } from './mismatch.js';
@@ -70,6 +71,8 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   readonly copies = new Copies();
   readonly pool: Pool;
   readonly holdings: Holdings;
+  /** Large messages of members elsewhere on their way here. */
+  readonly landings: Landings;
   /** Payloads that are read out of other members' memory. */
   readonly fetches: Fetches;
   readonly pump: Pump;
@@ -124,11 +127,14 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
       },
     );
     this.seals = new Seals(this.control);
-    this.pool = new Pool(native, cluster.handle, options.poolBytes, this.copies);
+    this.pool = new Pool(native, cluster.handle, options.poolBytes, this.copies, (peer, error) =>
+      this.fault(peer, error),
+    );
     this.holdings = new Holdings(
       native,
       cluster.handle,
       {
+        self: this.self,
         gaveBack: (peer) => this.#sendEmpty(peer, KIND.RELEASED),
         tellOf: (origin, event) => this.inbound.origins.tell(origin, event),
       },
@@ -140,6 +146,20 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
       peerOf: (incarnation) => [...this.peers.values()].find(({ info }) => info.incarnation === incarnation),
       hold: () => this.hold(),
       wake: () => this.pump.wake(),
+    });
+    this.landings = new Landings({
+      native,
+      handle: cluster.handle,
+      holdings: this.holdings,
+      fetches: this.fetches,
+      landed: (peer, serial) => {
+        if (peer.gone || this.closed) return;
+        const payload = new Uint8Array(Float64Array.of(serial).buffer);
+        this.control.send(peer, 0, KIND.LANDED, 0, 0, 0, payload);
+        this.pump.schedule();
+      },
+      ready: (origin) => this.inbound.ready(origin),
+      tellOf: (origin, event) => this.inbound.origins.tell(origin, event),
     });
     this.inbound = new Inbound(this);
     this.membership = new Membership(this, (index, type, body) => cluster.send(index, type, body));
@@ -293,6 +313,10 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
       for (const channel of dirty) channel.endOfTurn();
     }
     for (const channel of this.#wantArena) if (channel.arenaTurn()) this.#wantArena.delete(channel);
+    if (this.landings.waits) {
+      this.pool.used = true;
+      this.landings.start();
+    }
     if (this.pool.used) this.#lookAtHolds();
     this.#updateHold();
     for (const call of [...this.#turnCalls]) call();
@@ -304,6 +328,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
       this.#wantArena.size > 0 ||
       this.#wantBlock.size > 0 ||
       this.#roomless.size > 0 ||
+      this.landings.waits ||
       this.transport.unsent ||
       this.#awaiting.size > 0 ||
       this.#later.size > 0 ||
@@ -411,7 +436,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
 
   /** Somebody waits for blocks: looks what was given back, and asks receivers to tell, and to keep nothing needlessly. */
   #lookAtHolds(): void {
-    const waiting = this.#wantBlock.size > 0 || this.#roomless.size > 0;
+    const waiting = this.#wantBlock.size > 0 || this.#roomless.size > 0 || this.landings.waits;
     const some = this.pool.collect(waiting);
     if (!waiting) {
       this.#vacateAsked = false;
@@ -420,7 +445,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     if (!this.#vacateAsked) {
       this.#vacateAsked = true;
       for (const peer of [this.self, ...this.peers.values()])
-        if (peer.destinations.size > 0) this.#sendEmpty(peer, KIND.VACATE);
+        if (peer.destinations.size > 0 || peer === this.self) this.#sendEmpty(peer, KIND.VACATE);
       this.transport.flush();
     }
     if (!some) return;
@@ -491,6 +516,10 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     // It has told once, and is asked again if that was not enough.
     if (peer.gone) return;
     this.#vacateAsked = false;
+    this.pump.schedule();
+  }
+  landed(peer: Peer, serial: number): void {
+    this.pool.landed(peer, serial);
     this.pump.schedule();
   }
   vacate(peer: Peer): void {
@@ -581,12 +610,18 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
 
   // ---- the end -------------------------------------------------------------------------------------------------------
 
-  /** Whether what was handed to the transport is still here, after the last reports to publishers are with it, too. */
+  /** Hands the last reports to publishers, and all that is to be sent, to the transport. @returns lingers */
   lastFlush(): boolean {
     if (this.closed) return false;
     this.inbound.lastReport();
     this.transport.flush();
-    return this.transport.unsent && !this.transport.closed;
+    return this.lingers;
+  }
+
+  /** Whether what was handed to the transport is still here, or large messages of ours are being read from elsewhere. */
+  get lingers(): boolean {
+    if (this.transport.closed) return false;
+    return this.transport.unsent || [...this.peers.values()].some((peer) => peer.offers > 0);
   }
 
   /** Calls at the end of each turn. */

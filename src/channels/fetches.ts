@@ -16,9 +16,12 @@ export interface FetchHost {
   wake(): void;
 }
 
-interface Running {
+/** Who started a fetch, and hears of it. */
+export interface Running {
   progress(bytes: number): unknown;
+  /** Its last word: the device writes to the target no more. */
   finish(end: number, done: number, status: number): void;
+  /** The member is gone. */
   closed(): void;
 }
 
@@ -48,7 +51,6 @@ export class Fetches {
       } catch (error) {
         throw nativeError(`fetch ${bytes} bytes of ${from}`, native, error);
       }
-      const release = this.host.hold();
       // Its last row comes all the same, when the device writes to the region no more.
       const cancel = () => {
         native.cancelFetch(handle, number);
@@ -56,11 +58,9 @@ export class Fetches {
       };
       signal?.addEventListener('abort', cancel, { once: true });
       const over = () => {
-        this.#running.delete(number);
         signal?.removeEventListener('abort', cancel);
-        release();
       };
-      this.#running.set(number, {
+      this.follow(number, {
         // What it throws is its caller's, and no matter of the transport, which is in the middle of a poll.
         progress: (done) => onProgress !== undefined && queueMicrotask(() => onProgress(done)),
         finish: (end, done, status) => {
@@ -86,8 +86,25 @@ export class Fetches {
           reject(failed('ERR_MEMBER_CLOSED', 'this member left the domain', {}));
         },
       });
-      this.host.wake();
     });
+  }
+
+  /** Tells how a fetch of the addon goes on. */
+  follow(number: number, running: Running): void {
+    const release = this.host.hold();
+    this.#running.set(number, {
+      progress: (done) => running.progress(done),
+      finish: (end, done, status) => {
+        this.#running.delete(number);
+        release();
+        running.finish(end, done, status);
+      },
+      closed: () => {
+        release();
+        running.closed();
+      },
+    });
+    this.host.wake();
   }
 
   /** A FETCH row. */

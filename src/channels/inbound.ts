@@ -3,6 +3,7 @@ import type { Control } from './control.js';
 import { Batch, type EndMark } from './frames.js';
 import { Gate } from './gate.js';
 import type { Holdings } from './lending/holdings.js';
+import type { Landings } from './lending/landings.js';
 import { Reorder, type ReorderHost } from './multicast/reorder.js';
 import { Origins } from './origins.js';
 import type { Peer } from './peer.js';
@@ -28,6 +29,7 @@ export interface InboundHost extends RecordsHost {
   readonly transport: Transport;
   readonly status: Status;
   readonly holdings: Holdings;
+  readonly landings: Landings;
   /** A flush at the end of this turn. */
   schedule(): void;
   /** Held frames may be delivered now. */
@@ -49,6 +51,8 @@ export class Inbound implements ReorderHost<Origin> {
   readonly locals: Map<number, LocalSubscription>;
   readonly #records: ControlRecords;
   #touched: Origin[] = [];
+  /** Channels whose line may go on. */
+  readonly #ready = new Set<Origin>();
   readonly #at: MessageAt = {
     bytes: new Uint8Array(0),
     sequence: 0,
@@ -59,6 +63,7 @@ export class Inbound implements ReorderHost<Origin> {
     size: 0,
     replayed: false,
     held: null,
+    landing: null,
   };
   #messages = 0;
   #looked = 0;
@@ -90,8 +95,10 @@ export class Inbound implements ReorderHost<Origin> {
     const { frames } = this.host.transport;
     const { gate } = this;
     if (fresh) this.#messages = 0;
-    if ((frames.empty && gate.due === undefined) || this.#messages >= TURN_MESSAGES) return false;
+    if (frames.empty && gate.due === undefined && this.#ready.size === 0) return false;
+    if (this.#messages >= TURN_MESSAGES) return false;
     this.#looked = this.#messages;
+    for (const origin of this.#ready) if (!this.#advance(origin, deadline)) return true;
     if (gate.due !== undefined && !this.#deliverHeld(deadline)) return true;
     while (!frames.empty && !this.host.transport.closed) {
       const { peer, what } = frames;
@@ -160,6 +167,11 @@ export class Inbound implements ReorderHost<Origin> {
 
   /** Behind its last frame: what it offered and nobody took is given back (R16). */
   #ended(peer: Peer, mark: EndMark): void {
+    for (const origin of [...(this.origins.of(peer)?.values() ?? [])]) {
+      this.host.landings.lost(origin);
+      // All of it, however late it is: its end follows.
+      this.#advance(origin, ALL);
+    }
     this.origins.peerEnded(peer, mark);
     this.host.holdings.publisherGone(peer);
   }
@@ -245,6 +257,10 @@ export class Inbound implements ReorderHost<Origin> {
       const payload = u32[word + WORD.LENGTH]!;
       const size = (RECORD_BYTES + (bits >>> 16) + payload + 7) & ~7;
       if ((bits & 0xff) !== KIND.DATA) {
+        if (this.#behind(peer, batch, pos)) {
+          pos += size;
+          continue;
+        }
         if ((bits & 0xff) === KIND.AFTER && this.gate.blocks(peer, sequenceAt(u32, word))) {
           this.#consumedIn(peer, batch, pos, end);
           this.gate.hold(peer, batch, pos + size, end, sequenceAt(u32, word));
@@ -266,7 +282,7 @@ export class Inbound implements ReorderHost<Origin> {
       if (origin === undefined || origin.closed) {
         this.origins.strays++;
         if (((bits >>> 8) & FLAG.LARGE) !== 0)
-          this.host.holdings.revoke(peer, { bytes, headersEnd: pos + RECORD_BYTES + (bits >>> 16) });
+          this.#unwanted(peer, this.#locate(batch, pos), (bits >>> 8) & 0xff);
         pos += size;
         continue;
       }
@@ -279,6 +295,15 @@ export class Inbound implements ReorderHost<Origin> {
         if (this.#messages - this.#looked >= LOOK_EVERY && this.#late(deadline)) return pos;
         continue;
       }
+      const flags = (bits >>> 8) & 0xff;
+      if (origin.line.length > 0 || (flags & FLAG.REMOTE) !== 0) {
+        const landing =
+          (flags & FLAG.REMOTE) === 0 ? null : this.host.landings.add(origin, this.#locate(batch, pos));
+        origin.line.push({ batch, pos, landing });
+        if (landing?.pending === false) this.#ready.add(origin);
+        pos += size;
+        continue;
+      }
       at.bytes = bytes;
       at.sequence = u32[word + WORD.SEQUENCE_HIGH]! * TWO32 + u32[word + WORD.SEQUENCE_LOW]!;
       at.time = f64[(pos >>> 3) + TIME_WORD]!;
@@ -286,8 +311,8 @@ export class Inbound implements ReorderHost<Origin> {
       at.headersEnd = at.headersStart + (bits >>> 16);
       at.payloadEnd = at.headersEnd + payload;
       at.size = size;
+      at.landing = null;
       pos += size;
-      const flags = (bits >>> 8) & 0xff;
       if ((flags & FLAG.REPLAY) === 0) this.#live(origin, at, flags);
       else this.#replay(origin, at, u32[word + WORD.CORRELATION]!, flags);
       this.#messages++;
@@ -295,6 +320,70 @@ export class Inbound implements ReorderHost<Origin> {
       if (this.#messages - this.#looked >= LOOK_EVERY && this.#late(deadline)) return pos;
     }
     return pos;
+  }
+
+  // ---- large messages of members elsewhere ---------------------------------------------------------------------------
+
+  /** The line of that channel may go on. Delivers nothing: it may be called from within next(). */
+  ready(origin: Origin): void {
+    this.#ready.add(origin);
+    this.host.released();
+  }
+
+  /** Whether the control record at `pos` waits its turn behind a large message of its channel. */
+  #behind(peer: Peer, batch: Batch, pos: number): boolean {
+    const word = pos >>> 2;
+    if (!IN_ORDER.has(batch.u32[word + WORD.BITS]! & 0xff)) return false;
+    const line = this.origins.of(peer)?.get(batch.u32[word]!)?.line;
+    if (line === undefined || line.length === 0) return false;
+    line.push({ batch, pos, landing: null });
+    return true;
+  }
+
+  /** Hands on what is at the head of a channel's line and is here. @returns false if the time is up before the end of that */
+  #advance(origin: Origin, deadline: number): boolean {
+    const { line, peer } = origin;
+    while (line.length > 0 && line[0]!.landing?.pending !== true) {
+      const { batch, pos, landing } = line.shift()!;
+      const bits = batch.u32[(pos >>> 2) + WORD.BITS]!;
+      if ((bits & 0xff) === KIND.DATA) {
+        const at = this.#locate(batch, pos);
+        at.landing = landing;
+        const flags = (bits >>> 8) & 0xff;
+        if ((flags & FLAG.REPLAY) === 0) this.#live(origin, at, flags);
+        else this.#replay(origin, at, batch.u32[(pos >>> 2) + WORD.CORRELATION]!, flags);
+        this.#messages++;
+      } else this.#records.take(peer, batch, pos);
+      if (this.host.transport.closed) return false;
+      if (this.#messages - this.#looked >= LOOK_EVERY && deadline < ALL && this.#late(deadline)) return false;
+    }
+    this.#ready.delete(origin);
+    return true;
+  }
+
+  /** Nobody here wants the large message at `at`. */
+  #unwanted(peer: Peer, at: MessageAt, flags: number): void {
+    if (at.landing !== null) this.host.landings.drop(at.landing);
+    else if ((flags & FLAG.REMOTE) === 0) this.host.holdings.revoke(peer, at);
+    else {
+      const { serial } = this.host.holdings.offerAt(at);
+      if (serial > 0) this.host.landings.decline(peer, serial);
+    }
+  }
+
+  /** Where the message at `pos` lies. */
+  #locate({ bytes, u32, f64 }: Batch, pos: number): MessageAt {
+    const at = this.#at;
+    const word = pos >>> 2;
+    at.bytes = bytes;
+    at.sequence = sequenceAt(u32, word);
+    at.time = f64[(pos >>> 3) + TIME_WORD]!;
+    at.headersStart = pos + RECORD_BYTES;
+    at.headersEnd = at.headersStart + (u32[word + WORD.BITS]! >>> 16);
+    at.payloadEnd = at.headersEnd + u32[word + WORD.LENGTH]!;
+    at.size = sizeAt(u32, word);
+    at.landing = null;
+    return at;
   }
 
   // ---- multicast -----------------------------------------------------------------------------------------------------
@@ -356,18 +445,9 @@ export class Inbound implements ReorderHost<Origin> {
   }
 
   /** Hands on the message at `pos`. */
-  #record(origin: Origin, { bytes, u32, f64 }: Batch, pos: number): void {
-    const at = this.#at;
-    const word = pos >>> 2;
-    at.bytes = bytes;
-    at.sequence = sequenceAt(u32, word);
-    at.time = f64[(pos >>> 3) + TIME_WORD]!;
-    at.headersStart = pos + RECORD_BYTES;
-    at.headersEnd = at.headersStart + (u32[word + WORD.BITS]! >>> 16);
-    at.payloadEnd = at.headersEnd + u32[word + WORD.LENGTH]!;
-    at.size = sizeAt(u32, word);
+  #record(origin: Origin, batch: Batch, pos: number): void {
     // No block is lent to a group: a descriptor would be for one receiver.
-    this.#live(origin, at, 0);
+    this.#live(origin, this.#locate(batch, pos), 0);
   }
 
   #late(deadline: number): boolean {
@@ -383,7 +463,7 @@ export class Inbound implements ReorderHost<Origin> {
       if (sequence < origin.next) {
         // Also frames that were posted again after an error (R14). Its bytes were counted the first time.
         origin.count.duplicates++;
-        if ((flags & FLAG.LARGE) !== 0) this.host.holdings.revoke(origin.peer, at);
+        if ((flags & FLAG.LARGE) !== 0) this.#unwanted(origin.peer, at, flags);
         return;
       }
       this.origins.missing(origin, sequence - 1, 'lost');
@@ -410,7 +490,7 @@ export class Inbound implements ReorderHost<Origin> {
     const subscription = this.locals.get(id);
     const large = (flags & FLAG.LARGE) !== 0;
     if (subscription === undefined || !subscription.origins.has(origin)) {
-      if (large) this.host.holdings.revoke(origin.peer, at);
+      if (large) this.#unwanted(origin.peer, at, flags);
       return;
     }
     at.replayed = true;
@@ -423,9 +503,12 @@ export class Inbound implements ReorderHost<Origin> {
   /** A message that lies in its publisher's pool: one hold for all local subscribers, whatever they ask for. */
   #large(origin: Origin, plain: Origin['plain'], rich: Origin['rich'], at: MessageAt): void {
     const { holdings } = this.host;
+    const { landing } = at;
+    if (landing !== null && landing.error !== null)
+      return this.origins.notRead(origin, landing.at.sequence, landing.bytes, landing.error);
     let value: unknown;
     try {
-      at.held = holdings.take(origin, at);
+      at.held = landing === null ? holdings.take(origin, at) : landing.held;
       if (at.held === null) return this.origins.gap(origin, at.sequence, at.sequence, 1, 'unavailable');
       const lessees = rich.filter((one) => one.leases === true).length;
       // Of several the first must not take it from the next.
@@ -472,5 +555,11 @@ export class Inbound implements ReorderHost<Origin> {
     }
   }
 }
+
+/** A deadline that stops at nothing. */
+const ALL = Number.POSITIVE_INFINITY;
+
+/** Control records that have their place among a channel's messages. */
+const IN_ORDER: ReadonlySet<number> = new Set([KIND.DEFINE, KIND.GAP, KIND.DONE, KIND.REPORT]);
 
 const FAILED = Symbol('failed');

@@ -296,14 +296,14 @@ export class Member<C = undefined> implements AsyncDisposable {
 
   async #leave(): Promise<void> {
     this.#forgetExit();
-    // What is with the transport and waits for a credit, the last reports included, gets a moment; a stopped peer no more.
+    // What is with the transport and waits for a credit, or for its reader, gets a moment; a stopped peer no more.
     if (this.#failure === null && this.#engine.lastFlush()) {
       await until(
         this.#engine,
         'leave()',
         { timeout: LAST_FLUSH_MS, signal: undefined },
         (sign) => this.#engine.onTurn(sign),
-        () => (this.#engine.transport.unsent ? null : { value: undefined }),
+        () => (this.#engine.lingers ? null : { value: undefined }),
         () => '',
       ).catch(() => {});
     }

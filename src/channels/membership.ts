@@ -61,7 +61,10 @@ export class Membership {
 
   peerUp(info: PeerInfo): void {
     if (this.host.closed) return;
+    const { transport, pool } = this.host;
     const peer = new Peer(info);
+    peer.elsewhere = transport.native.isElsewhere(transport.handle, info.index);
+    if (peer.elsewhere) pool.remote = true;
     this.peers.set(info.index, peer);
     for (const { batch, start, end } of this.#early.get(info.index) ?? [])
       this.host.transport.frames.push(peer, batch, start, end);

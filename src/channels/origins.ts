@@ -81,6 +81,19 @@ export class Origins {
     this.gap(origin, sequence, sequence, 1, known.code.startsWith('ERR_SCHEMA') ? 'schema' : 'decode');
   }
 
+  /** A large message of a member elsewhere could not be read: a gap, and why. */
+  notRead(origin: Origin, sequence: number, bytes: number, error: AnyMillraceError): void {
+    const reason =
+      error.code === 'ERR_MESSAGE_TOO_LARGE'
+        ? 'too-large'
+        : error.code === 'ERR_PEER_LOST'
+          ? 'lost'
+          : 'unavailable';
+    this.gap(origin, sequence, sequence, 1, reason);
+    const { name: channel, peer } = origin;
+    this.tell(origin, { type: 'payload-failed', channel, peer: peer.identity, sequence, bytes, error });
+  }
+
   /** Tells status$ of the turn's errors. */
   tellErrors(origin: Origin): void {
     const count = origin.turnErrors;

@@ -51,8 +51,12 @@ export class Peer {
   /** The same as data for events. */
   readonly identity: Publisher;
   gone = false;
+  /** On another port: nothing of it can be mapped here, and nothing of ours there. */
+  elsewhere = false;
 
   // ---- towards it ----
+  /** Large messages that were offered to it there, and that it has not said are over. */
+  offers = 0;
   /** Rows for it, cumulative: those in the send table included. */
   rows = 0;
   /** Its last row in the send table, valid while `rowEpoch` is the table's. */

@@ -37,6 +37,8 @@ export interface RecordsHost {
   unsubscribe(peer: Peer, id: number): void;
   /** A receiver has given back blocks, for which this member waits. */
   holdsReleased(peer: Peer): void;
+  /** A receiver elsewhere has read what was offered to it, or does not want it. */
+  landed(peer: Peer, serial: number): void;
   /** A publisher is short of blocks. */
   vacate(peer: Peer): void;
   /** A counted fault of one peer (I9). */
@@ -75,6 +77,8 @@ export class ControlRecords {
         return this.host.holdsReleased(peer);
       case KIND.VACATE:
         return this.host.vacate(peer);
+      case KIND.LANDED:
+        return this.#landed(peer, batch, start, payload);
       case KIND.REPAIR:
       case KIND.MISSED:
         return this.#ranges(peer, batch, word, start, payload);
@@ -135,6 +139,15 @@ export class ControlRecords {
     const generation = u32[word + WORD.CORRELATION]!;
     if ((u32[word + WORD.BITS]! & 0xff) === KIND.REPAIR) this.host.repair(peer, channel, generation, ranges);
     else for (const [from, to] of ranges) this.host.missed(peer, channel, generation, from, to);
+  }
+
+  #landed(peer: Peer, { f64 }: Batch, start: number, payload: number): void {
+    if (payload < 8 || payload % 8 !== 0) return this.#bad(peer, `a LANDED of ${payload} bytes`);
+    for (let at = start >>> 3; at < (start + payload) >>> 3; at++) {
+      const serial = f64[at]!;
+      if (!(Number.isSafeInteger(serial) && serial >= 1)) return this.#bad(peer, `a LANDED of ${serial}`);
+      this.host.landed(peer, serial);
+    }
   }
 
   #gapRecord(origin: Origin, from: number, to: number, reason: number): void {

@@ -1,6 +1,7 @@
 import type { Codec, Decoder } from './codec/codec.js';
 import { announced } from './codecs.js';
 import type { Held } from './lending/held.js';
+import type { Landing, Waiting } from './lending/landing.js';
 import type { Reorder } from './multicast/reorder.js';
 import type { ChannelSettings } from './options.js';
 import type { Overflow } from './overflow/index.js';
@@ -23,6 +24,8 @@ export interface MessageAt {
   replayed: boolean;
   /** A large message: what is held of it while it is handed out. */
   held: Held | null;
+  /** A large message that was read from elsewhere. */
+  landing: Landing<Origin> | null;
 }
 
 /** A subscriber that wants values only: the shortest way there is. */
@@ -225,6 +228,12 @@ export class Origin {
   reorder: Reorder<Origin> | null = null;
   /** Stops listening to its group. */
   stopListening: () => void = () => {};
+  /** Records that wait behind a large message of a member elsewhere, which is the first, until it is here. */
+  readonly line: Waiting<Origin>[] = [];
+  /** Serial of the last offer of such a message. */
+  offers = 0;
+  /** Gives up what is in the line. */
+  abandon: () => void = () => {};
   /** Smallest window that was asked for: CONSUMED goes out at half of it. */
   window: number;
 
@@ -270,6 +279,7 @@ export class Origin {
     this.closed = true;
     this.reorder?.close();
     this.stopListening();
+    this.abandon();
   }
 
   /** Whether anybody listens. */

@@ -177,6 +177,24 @@ export type StatusEvent =
       readonly sequence: number;
       readonly bytes: number;
     }
+  /** So much of a large message of a member on another port is here; every 64 MiB. */
+  | {
+      readonly type: 'payload-progress';
+      readonly channel: string;
+      readonly peer: Publisher;
+      readonly sequence: number;
+      readonly bytes: number;
+      readonly done: number;
+    }
+  /** A large message of a member on another port could not be read; it is a gap. */
+  | {
+      readonly type: 'payload-failed';
+      readonly channel: string;
+      readonly peer: Publisher;
+      readonly sequence: number;
+      readonly bytes: number;
+      readonly error: AnyMillraceError;
+    }
   /** A lane went down, came up or was armed again. */
   | { readonly type: 'lane'; readonly lane: number; readonly state: 'up' | 'down' | 'rearmed' }
   /** A counted fault, of one peer (`peer`) or of the cluster. */

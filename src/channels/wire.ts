@@ -41,6 +41,8 @@ export const KIND = {
   RELEASED: 10,
   /** From a publisher that is short of blocks: give back what is only kept. */
   VACATE: 11,
+  /** To the publisher: f64 serials of offers to us that are over, see {@link FLAG.REMOTE}. */
+  LANDED: 12,
   /** A part of a message that is larger than a datagram; multicast only. See multicast/fragments.ts. */
   FRAGMENT: 20,
   /** To the publisher: pairs of f64 from, to: send these again; correlation = generation. Multicast only. */
@@ -59,6 +61,11 @@ export const FLAG = {
   REPLAY: 4,
   /** A large message: the payload is a descriptor of a block in the publisher's pool (channels/lending). */
   LARGE: 8,
+  /**
+   * With LARGE: the descriptor is for a receiver on another port, which reads the block by RDMA READ and then sends LANDED
+   * (native/transport/landing.h has its layout and version).
+   */
+  REMOTE: 16,
   /** A message of a multicast channel that is sent again for one subscriber. */
   REPAIR: 64,
 } as const;

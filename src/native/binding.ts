@@ -460,11 +460,12 @@ export interface NativeLending {
   // ---- the pool: blocks of this member (native/transport/pool.h) ----
 
   /**
-   * Lends a free block of at least so many bytes; the pool grows up to `poolBytes`.
+   * Lends a free block of at least so many bytes; the pool grows up to `poolBytes`. With `remote` it is registered with the
+   * device, so that it can be offered to members on other ports.
    * @returns its number; -1 when all are lent or held and the pool may not grow
-   * @throws NativeError: E2BIG (larger than the whole pool), ENOSPC and others with what was measured
+   * @throws NativeError: E2BIG (larger than the whole pool), ENOSPC, ENOMEM and others with what was measured
    */
-  lend(handle: number, bytes: number): number;
+  lend(handle: number, bytes: number, remote: boolean): number;
   /** An ArrayBuffer over a lent block, once; it stays valid until `endLoan`. */
   loanBuffer(handle: number, block: number, bytes: number): ArrayBuffer;
   /**
@@ -477,8 +478,10 @@ export interface NativeLending {
   /** Whether a receiver may have a hold on so many bytes more. */
   holdRoom(handle: number, receiver: number, bytes: number): boolean;
   /**
-   * Records a hold on a lent block and writes the descriptor to `target[offset..]` (R15).
+   * Records a hold on a lent block and writes the descriptor to `target[offset..]` (R15): for a receiver that maps the block,
+   * or (`remote`) for one on another port, which reads it and says when that is over (`landedHold`).
    * @returns false if the receiver has no room
+   * @throws NativeError: why the block can't be registered
    */
   offerHold(
     handle: number,
@@ -487,7 +490,10 @@ export interface NativeLending {
     bytes: number,
     target: Uint8Array,
     offset: number,
+    remote: boolean,
   ): boolean;
+  /** That receiver elsewhere says that an offer is over. @returns false when it has none with that serial */
+  landedHold(handle: number, receiver: number, serial: number): boolean;
   /**
    * Takes back what receivers have released; `want` asks them to tell of further releases.
    * @returns holds taken back and blocks that became free, ever: other calls collect, too
@@ -504,6 +510,18 @@ export interface NativeLending {
    * @throws NativeError: EPROTO (not valid), or why it cannot be mapped
    */
   takeHold(handle: number, publisher: number, source: Uint8Array, offset: number): number;
+  /**
+   * Takes a block of this member's pool and begins to read into it what the descriptor at `source[offset..]`, of a peer on another
+   * port, offers. FETCH rows tell of `fetch`; its taking must not be given back before the last one.
+   * @returns the hold on the block and the fetch; null: no room now
+   * @throws NativeError: EPROTO (not valid), E2BIG (larger than the whole pool), ENOSPC, ENOMEM and others with what was measured
+   */
+  land(
+    handle: number,
+    peer: number,
+    source: Uint8Array,
+    offset: number,
+  ): { hold: number; fetch: number } | null;
   /** Nobody wants what that descriptor offers. */
   revokeHold(handle: number, publisher: number, source: Uint8Array, offset: number): void;
   /** An ArrayBuffer over a held block, read-only pages; at most one for each {@link USE}. */

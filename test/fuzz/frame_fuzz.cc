@@ -48,6 +48,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::memcpy(&record, body.get() + at, sizeof(record));
     if (uint64_t{record.header_bytes} + record.payload_bytes > bytes - kRecordHeaderBytes)
       std::abort();
+    // A descriptor from elsewhere names a range of memory, or is refused.
+    const std::span<const uint8_t> payload(
+        body.get() + at + kRecordHeaderBytes + record.header_bytes, record.payload_bytes);
+    const auto remote = decode_remote(payload);
+    if (remote && (payload.size() < sizeof(*remote) || remote->form != kRemoteForm ||
+                   remote->serial == 0 || remote->bytes == 0 || remote->bytes > uint64_t{1} << 53 ||
+                   remote->address + remote->bytes <= remote->address))
+      std::abort();
     for (uint32_t i = 0; i < bytes; ++i) sum = sum + body[at + i];
     at += bytes;
   }

@@ -12,9 +12,9 @@ def write(folder, name, data):
         f.write(data)
 
 
-def record(payload, headers=b"", kind=1, sequence=1):
+def record(payload, headers=b"", kind=1, sequence=1, flags=0):
     body = headers + payload
-    head = struct.pack("<IIIIBBHId", 3, len(payload), sequence, 0, kind, 2 if headers else 0, len(headers), 0, 1e12)
+    head = struct.pack("<IIIIBBHId", 3, len(payload), sequence, 0, kind, flags | (2 if headers else 0), len(headers), 0, 1e12)
     return head + body + b"\0" * (-len(body) % 8)
 
 
@@ -30,6 +30,8 @@ write("frame", "many", frame([record(bytes(i), sequence=i + 1) for i in range(20
 write("frame", "headers", frame([record(b"payload", b"headers", kind=2)], flags=1, lane=3))
 write("frame", "wait", frame([], flags=4 | 1))
 write("frame", "answer", frame([], flags=4 | 2, sequence=9))
+large = struct.pack("<IIQQQ", 1, 0x101, 7, 0x7F0000001000, 4 << 20) + struct.pack("<dd", 0, 4 << 20)
+write("frame", "remote", frame([record(large, flags=8 | 16), record(struct.pack("<d", 7), kind=12)]))
 write("frame", "empty-payload", frame([record(b"")]))
 
 write("offer", "offer", struct.pack("<IHHQQIIIII5I", 0x4D4C524F, 1, 64, 5, 0x7F0000001000, 0x101, 1, 17, 16384, 2,

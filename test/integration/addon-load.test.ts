@@ -96,6 +96,8 @@ test('the addon loads, once, and offers exactly what binding.ts names', () => {
         'inspectRegion',
         'isElsewhere',
         'isPresent',
+        'land',
+        'landedHold',
         'lend',
         'linger',
         'loanBuffer',

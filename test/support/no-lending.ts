@@ -22,6 +22,8 @@ export const noLending: NativeLending = {
   retireBlock() {},
   holdRoom: () => false,
   offerHold: absent('offerHold'),
+  landedHold: () => false,
+  land: absent('land'),
   collectHolds: () => 0,
   receiverGone() {},
   takeHold: () => 0,

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { Arena } from '../../src/channels/arena.js';
+import { readOffer } from '../../src/channels/lending/pool.js';
 import { RecordQueue } from '../../src/channels/record-queue.js';
 import {
   FLAG,
@@ -17,6 +18,7 @@ import {
   WORD,
   writeHeader,
 } from '../../src/channels/wire.js';
+import { DESCRIPTOR_BYTES } from '../../src/native/binding.js';
 
 describe('wire.ts and native/transport/frame.h say the same', () => {
   const text = readFileSync(new URL('../../native/transport/frame.h', import.meta.url), 'utf8');
@@ -49,6 +51,7 @@ describe('wire.ts and native/transport/frame.h say the same', () => {
     expect(offsets('FrameHeader').size).toBe(FRAME_BYTES);
     expect(offsets('RecordHeader').size).toBe(RECORD_BYTES);
     expect(constant('kRecordAlign')).toBe(8);
+    expect([constant('kRecordLarge'), constant('kRecordRemote')]).toEqual([FLAG.LARGE, FLAG.REMOTE]);
   });
 
   test('the record header', () => {
@@ -63,6 +66,17 @@ describe('wire.ts and native/transport/frame.h say the same', () => {
       correlation: WORD.CORRELATION * 4,
       time_ms: TIME_WORD * 8,
     });
+  });
+
+  test('what is offered to a member elsewhere', () => {
+    const { fields, size } = offsets('RemoteDescriptor');
+    expect([size, constant('kRemoteForm')]).toEqual([DESCRIPTOR_BYTES, 1]);
+    const bytes = new Uint8Array(8 + size);
+    const view = new DataView(bytes.buffer, 8);
+    view.setUint32(fields.form!, 1, true);
+    view.setBigUint64(fields.serial!, 5n + (3n << 32n), true);
+    view.setBigUint64(fields.bytes!, 7n << 32n, true);
+    expect(readOffer(bytes, 8)).toEqual({ form: 1, serial: 5 + 3 * 2 ** 32, bytes: 7 * 2 ** 32 });
   });
 });
 

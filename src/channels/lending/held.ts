@@ -25,6 +25,8 @@ export class Held {
   constructor(
     readonly id: number,
     readonly from: HeldFrom,
+    /** Whose pool it lies in: its publisher's, or our own where it was read from elsewhere. */
+    readonly owner: Peer,
     readonly sequence: number,
     readonly body: Body & { readonly bytes: number },
     /** Tells who hears that publisher. */

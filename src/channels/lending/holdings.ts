@@ -10,10 +10,11 @@ import type { Copies } from './copies.js';
 import { putBack } from './fields.js';
 import { Held, type HeldFrom } from './held.js';
 import { Lease } from './lease.js';
-import { readLarge } from './pool.js';
+import { type Body, LARGE_BYTES, readLarge, readOffer } from './pool.js';
 
 /** What the holdings need of their member. */
 export interface HoldingsHost {
+  readonly self: Peer;
   /** Tells a publisher, who waits for it, that something was given back. */
   gaveBack(peer: Peer): void;
   /** Tells the channel's subscribers and the member. */
@@ -45,7 +46,7 @@ export class Holdings {
     const body = readLarge(at.bytes, at.headersEnd, at.payloadEnd);
     if (body === null) {
       this.revoke(origin.peer, at);
-      throw new MillraceError('ERR_DECODE', `A large message of ${origin.peer.info.name} is not valid.`);
+      throw notValid(origin);
     }
     let id: number;
     try {
@@ -53,13 +54,44 @@ export class Holdings {
     } catch (error) {
       throw nativeError('map a large message', this.native, error);
     }
-    if (id === 0) return null;
+    return id === 0 ? null : this.#hold(id, origin, origin.peer, at.sequence, body);
+  }
+
+  /** What a descriptor from elsewhere offers; zeros where it is too short for one. */
+  offerAt(at: Place): { serial: number; bytes: number } {
+    if (at.payloadEnd - at.headersEnd < LARGE_BYTES) return { serial: 0, bytes: 0 };
+    const { serial, bytes } = readOffer(at.bytes, at.headersEnd);
+    return Number.isSafeInteger(serial) && Number.isSafeInteger(bytes)
+      ? { serial, bytes }
+      : { serial: 0, bytes: 0 };
+  }
+
+  /**
+   * Takes a block of our own for the large message at `at`, of a member elsewhere, and begins to read it.
+   * @returns null when there is no room for it now
+   * @throws MillraceError, NativeError: it is not valid, or why there will be no room; nothing is held then
+   */
+  land(origin: Origin, at: Place & { sequence: number }): { held: Held; fetch: number } | null {
+    const body = readLarge(at.bytes, at.headersEnd, at.payloadEnd);
+    if (body === null) throw notValid(origin);
+    const begun = this.native.land(this.handle, origin.peer.index, at.bytes, at.headersEnd);
+    if (begun === null) return null;
+    return { held: this.#hold(begun.hold, origin, this.host.self, at.sequence, body), fetch: begun.fetch };
+  }
+
+  #hold(
+    id: number,
+    origin: Origin,
+    owner: Peer,
+    sequence: number,
+    body: Body & { readonly bytes: number },
+  ): Held {
     if (!this.#watching) {
       this.#watching = true;
       this.native.onCollected(this.handle, this.#collected);
     }
     // The fields' text is in the batch, which a lease should not keep.
-    const held = new Held(id, origin, at.sequence, { ...body, fields: body.fields.slice() }, (event) =>
+    const held = new Held(id, origin, owner, sequence, { ...body, fields: body.fields.slice() }, (event) =>
       this.host.tellOf(origin, event),
     );
     this.#held.set(id, held);
@@ -151,7 +183,7 @@ export class Holdings {
   vacate(peer: Peer): void {
     if (this.native.vacate(this.handle, peer.info.incarnation) === 0) return;
     for (const held of this.#held.values()) {
-      if (held.leases === 0 && held.from.peer === peer) this.#held.delete(held.id);
+      if (held.leases === 0 && held.owner === peer) this.#held.delete(held.id);
     }
     this.host.gaveBack(peer);
   }
@@ -181,7 +213,7 @@ export class Holdings {
           'which is read only. The writes reached nobody else and are undone. Copy what is to be changed.',
       );
     }
-    if ((bits & ENDED.WANTED) !== 0 && !from.peer.gone) this.host.gaveBack(from.peer);
+    if ((bits & ENDED.WANTED) !== 0 && !held.owner.gone) this.host.gaveBack(held.owner);
   }
 
   #forgotten(held: Held): void {
@@ -210,6 +242,12 @@ export class Holdings {
     });
   }
 }
+
+/** Where the payload of a large message lies. */
+type Place = Pick<MessageAt, 'bytes' | 'headersEnd' | 'payloadEnd'>;
+
+const notValid = (origin: Origin) =>
+  new MillraceError('ERR_DECODE', `A large message of ${origin.peer.info.name} is not valid.`);
 
 const about = (from: HeldFrom, at: MessageAt) => ({
   channel: from.name,

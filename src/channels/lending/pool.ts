@@ -2,7 +2,7 @@ import { MillraceError } from '../../errors.js';
 import { DESCRIPTOR_BYTES, type Native } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
 import type { Peer } from '../peer.js';
-import { WORD } from '../wire.js';
+import { FLAG, WORD } from '../wire.js';
 import type { Copies } from './copies.js';
 
 /** One block of this member's pool, from its loan until nobody here refers to it. Holds of receivers are counted natively. */
@@ -24,10 +24,14 @@ export class Pool {
     /** Bytes that its blocks may have together. */
     readonly limit: number,
     readonly copies: Copies,
+    /** A block could not be offered to that peer, which is told that the message is not available. */
+    private readonly failed: (peer: Peer, error: MillraceError) => void,
   ) {}
 
   /** Whether anything was ever lent: without it there is nothing to look after. */
   used = false;
+  /** Some peer is elsewhere: blocks are registered for its reading, or not lent. */
+  remote = false;
   #wants = false;
   #returned = 0;
 
@@ -39,7 +43,7 @@ export class Pool {
   lend(bytes: number): Block | null {
     let id: number;
     try {
-      id = this.native.lend(this.handle, bytes);
+      id = this.native.lend(this.handle, bytes, this.remote);
     } catch (error) {
       const known = nativeError(`lend a block of ${bytes} bytes`, this.native, error);
       if (known.errnoName !== 'E2BIG') throw known;
@@ -76,7 +80,25 @@ export class Pool {
   /** Offers the block to a peer: writes the hold, then the descriptor into the record at `start` (R15). */
   offer(block: Block, peer: Peer, source: { bytes: Uint8Array; u32: Uint32Array }, start: number): boolean {
     const at = descriptorAt(source.u32, start);
-    return this.native.offerHold(this.handle, block.id, peer.info.incarnation, block.bytes, source.bytes, at);
+    const { elsewhere } = peer;
+    if (elsewhere) source.u32[(start >>> 2) + WORD.BITS]! |= FLAG.REMOTE << 8;
+    try {
+      const { incarnation } = peer.info;
+      const { handle } = this;
+      if (!this.native.offerHold(handle, block.id, incarnation, block.bytes, source.bytes, at, elsewhere))
+        return false;
+      if (elsewhere) peer.offers++;
+    } catch (error) {
+      // A block that was lent before there was anybody elsewhere. The descriptor says that there is nothing.
+      source.bytes.fill(0, at, at + DESCRIPTOR_BYTES);
+      this.failed(peer, nativeError(`offer ${block.bytes} bytes to ${peer.info.name}`, this.native, error));
+    }
+    return true;
+  }
+
+  /** That peer says that an offer to it is over. What it says of others is ignored (I9). */
+  landed(peer: Peer, serial: number): void {
+    if (this.native.landedHold(this.handle, peer.info.incarnation, serial)) peer.offers--;
   }
 
   /**
@@ -121,6 +143,14 @@ export function writeLarge(target: Uint8Array, at: number, body: Body): void {
   view.setFloat64(DESCRIPTOR_BYTES, body.start, true);
   view.setFloat64(DESCRIPTOR_BYTES + 8, body.end, true);
   target.set(body.fields, at + LARGE_BYTES);
+}
+
+/** What the descriptor of an offer to us elsewhere says, of another process: native code checks it before it is used (I9). */
+export function readOffer(source: Uint8Array, at: number): { form: number; serial: number; bytes: number } {
+  const view = new DataView(source.buffer, source.byteOffset + at, DESCRIPTOR_BYTES);
+  const number = (offset: number) =>
+    view.getUint32(offset, true) + view.getUint32(offset + 4, true) * 2 ** 32;
+  return { form: view.getUint32(0, true), serial: number(8), bytes: number(24) };
 }
 
 /** Reads what {@link writeLarge} wrote, of another process: the numbers are checked (I9). @returns null if they are wrong */
