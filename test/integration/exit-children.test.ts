@@ -42,6 +42,8 @@ test('a forked program joins by itself', async () => {
   await a.told('left', 'child');
   expect((await a.heard()).child).toMatchObject({ count: 1000, gaps: 0, disorder: 0, left: 'left' });
   expect(a.of('left').filter(({ peer }) => peer === 'parent')).toEqual([]);
+  // It is heard to leave before it has removed its files.
+  await parent.until('the end of the child', () => parent.lines.at(-1) === 'ended');
   parent.kill('SIGKILL');
   await a.told('left', 'parent');
   await a.leave();

@@ -1,6 +1,7 @@
 /**
  * A member that starts a program in the middle of its traffic: `exit-children.mjs spawn|fork|member`. `spawn` and `fork` start one
- * that does nothing and outlives its parent; `member` starts one that joins, publishes and leaves. Prints the child's pid.
+ * that does nothing and outlives its parent; `member` starts one that joins, publishes and leaves. Prints the child's pid,
+ * and `ended` when it has.
  */
 import { fork, spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -44,4 +45,5 @@ if (how === 'idle') {
       ? spawn(process.execPath, [self, 'idle'], options)
       : fork(self, [how === 'fork' ? 'idle' : 'child'], options);
   process.stdout.write(`${child.pid}\n`);
+  child.on('exit', () => process.stdout.write('ended\n'));
 }
