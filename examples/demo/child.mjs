@@ -16,14 +16,19 @@ export const tell = (message) =>
 /**
  * Runs `leave` once when this process is asked to end: Ctrl-C, a TERM signal, or the death of its parent. Then exits.
  * @param {() => Promise<void>} leave
- * @returns {(code: number) => Promise<void>} ends the process in the same way
+ * @returns {(code: number, message?: object) => Promise<void>} ends the process in the same way; the message is told before,
+ *   unless it is ending already
  */
 export function endCleanly(leave) {
   let ending = false;
-  /** @param {number} code */
-  const end = async (code) => {
+  /**
+   * @param {number} code
+   * @param {object} [message]
+   */
+  const end = async (code, message) => {
     if (ending) return;
     ending = true;
+    if (message) await tell(message);
     // What is under way fails now, which is no news.
     process.on('uncaughtException', () => {});
     await leave().catch(console.error);

@@ -36,9 +36,11 @@ export class Children {
    */
   start(name, script, args, onMessage) {
     const child = fork(script, args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
+    // What it has sent may still be under way when it has ended.
+    const heard = new Promise((resolve) => child.on('disconnect', resolve));
     /** @type {Started['ended']} */
     const ended = new Promise((resolve) =>
-      child.on('exit', (code, signal) => resolve({ name, code, signal })),
+      child.on('exit', (code, signal) => heard.then(() => resolve({ name, code, signal }))),
     );
     child.on('message', onMessage);
     this.#started.push({ name, child, ended });

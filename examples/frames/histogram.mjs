@@ -34,7 +34,7 @@ function histogramsOf(bytes) {
     red[r]++;
     green[g]++;
     blue[b]++;
-    luma[(13_933 * r + 46_871 * g + 4_732 * b + 32_768) >>> 16]++;
+    luma[Math.round(0.2126 * r + 0.7152 * g + 0.0722 * b)]++;
   }
   return [luma, red, green, blue];
 }

@@ -1,6 +1,5 @@
 /** What the user can do something about, said in one line and without a stack. */
 import { CODES, MillraceError } from 'millrace';
-import { tell } from '../demo/child.mjs';
 
 /** Of the file or the arguments. */
 export const WRONG = 2;
@@ -19,16 +18,15 @@ export class Problem extends Error {
 }
 
 /**
- * Tells the process that started this one why it can't go on.
+ * What a process tells the one that started it when it can't go on.
  * @param {unknown} error
  */
-export async function report(error) {
+export function failure(error) {
   let text = error instanceof Error ? error.message : String(error);
   if (error instanceof MillraceError) text = `${error.code}: ${text} ${CODES[error.code].remedy}`;
   else if (error instanceof Error && !(error instanceof Problem)) text = error.stack ?? text;
   const code = error instanceof Problem ? error.code : LACKS;
-  await tell({ type: 'failed', text, code });
-  return code;
+  return { type: 'failed', text, code };
 }
 
 /** sharp, which only this example needs. */

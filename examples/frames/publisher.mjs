@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { join, MillraceError } from 'millrace';
 import { endCleanly, tell } from '../demo/child.mjs';
 import { pictureSource } from './picture.mjs';
-import { Problem, report } from './problem.mjs';
+import { failure, Problem } from './problem.mjs';
 import { sampleSource } from './sample.mjs';
 import { videoSource } from './video.mjs';
 
@@ -94,16 +94,19 @@ async function main() {
     file === undefined ? sampleSource(size) : ((await pictureSource(file, size)) ?? videoSource(file, size));
   const { width, height, name, how } = source;
   const bytes = 4 * width * height;
-  member = await join(domain, { name: 'publisher', poolBytes: poolBytesFor(bytes) });
+  const poolBytes = poolBytesFor(bytes);
+  await tell({ type: 'opened', source: { name, how, width, height, bytes } });
+  member = await join(domain, { name: 'publisher', poolBytes });
   // The bytes of a frame say nothing of its shape: who comes later gets that, too.
   member.channel('shape', { replay: 1 }).next({ width, height });
   const channel = member.channel('frames', { codec: 'bytes', overflow: 'wait' });
   await channel.ready({ subscribers: 2, timeout: 20_000 });
-  await tell({ type: 'started', source: { name, how, width, height, bytes } });
+  await tell({ type: 'started' });
   const result = await publish(source, channel, bytes);
-  await tell({ type: 'sent', ...result, copies: member.resources().copies });
+  await end(0, { type: 'sent', ...result, copies: member.resources().copies });
 }
 
-await main()
-  .then(() => 0, report)
-  .then(end);
+await main().catch((error) => {
+  const message = failure(error);
+  return end(message.code, message);
+});

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { join } from 'millrace';
 import { firstValueFrom } from 'rxjs';
 import { endCleanly, tell } from '../demo/child.mjs';
-import { report } from './problem.mjs';
+import { failure } from './problem.mjs';
 
 /** @typedef {{ width: number, height: number }} Shape */
 
@@ -23,7 +23,10 @@ export async function subscribe({ name, begin, look, live, result }) {
   const end = endCleanly(async () => member?.leave());
   const asked = once(process, 'message');
   /** @param {unknown} error */
-  const fail = async (error) => end(await report(error));
+  const fail = (error) => {
+    const message = failure(error);
+    return end(message.code, message);
+  };
 
   try {
     await begin?.();
@@ -54,8 +57,7 @@ export async function subscribe({ name, begin, look, live, result }) {
     await asked;
     await Promise.all(busy);
     clearInterval(ticker);
-    await tell({ type: 'report', ...counts, copies: member.resources().copies, ...result() });
-    await end(0);
+    await end(0, { type: 'report', ...counts, copies: member.resources().copies, ...result() });
   } catch (error) {
     await fail(error);
   }
