@@ -1,5 +1,5 @@
 /**
- * `npm run demo` and `npm run fanout:demo`: print their plan, set up what is missing, then run an example. Dependency-free, so
+ * `npm run demo`, `npm run fanout:demo` and `npm run frames`: print their plan, set up what is missing, then run an example. Dependency-free, so
  * that it works on a fresh clone.
  */
 import { spawn } from 'node:child_process';

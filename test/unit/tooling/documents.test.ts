@@ -5,7 +5,13 @@ import { describe, expect, it } from 'vitest';
 import { readmePrograms } from '../../support/readme';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
-const documents = [root, join(root, 'docs'), join(root, 'native', 'models'), join(root, 'bench')]
+const documents = [
+  root,
+  join(root, 'docs'),
+  join(root, 'examples', 'frames'),
+  join(root, 'native', 'models'),
+  join(root, 'bench'),
+]
   .filter((folder) => existsSync(folder))
   .flatMap((folder) => readdirSync(folder).map((name) => join(folder, name)))
   .filter((path) => path.endsWith('.md'));
