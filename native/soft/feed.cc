@@ -368,8 +368,8 @@ void Feed::arrive(uint8_t* frame, uint32_t bytes, const Frame& about) {
   rules_->ports[device].match(fields, is_multicast_frame(frame), &matched_);
   if (about.outgoing) {
     std::erase_if(matched_.winners,
-                  [](const FlowRule* rule) { return rule->kind != FlowKind::kSniffer; });
-  } else if (const FlowRule* rule = matched_.dropped_by) {
+                  [](const FlowEntry* rule) { return rule->kind != FlowKind::kSniffer; });
+  } else if (const FlowEntry* rule = matched_.dropped_by) {
     if (own(rule->qpn)) count_frame(process, *rule, bytes);
   } else if (matched_.winners.empty()) {
     // Fragments have no ports to match (VERBS 3).
@@ -390,7 +390,7 @@ void Feed::arrive(uint8_t* frame, uint32_t bytes, const Frame& about) {
   // What was cut off has no checksums that could be right.
   const uint8_t plain =
       layout.l4 != 0 && (right || checksums_are_ok(frame, fields, layout)) ? IBV_WC_IP_CSUM_OK : 0;
-  for (const FlowRule* rule : matched_.winners) {
+  for (const FlowEntry* rule : matched_.winners) {
     if (!own(rule->qpn)) continue;
     count_frame(process, *rule, bytes);
     datagram.flags = static_cast<uint8_t>(plain | (rule->tagged ? kEntryTagged : 0));

@@ -150,12 +150,12 @@ std::shared_ptr<const FlowTable> flow_table(Process& process,
     rules[device].push_back(rule);
   }
   table->changes = now;
-  for (uint32_t k = 0; k < kDevices; ++k) table->ports[k] = FlowIndex(std::move(rules[k]));
+  for (uint32_t k = 0; k < kDevices; ++k) table->ports[k] = FlowIndex(rules[k]);
   process.flows = table;
   return table;
 }
 
-void count_frame(Process& process, const FlowRule& rule, uint32_t bytes) {
+void count_frame(Process& process, const FlowEntry& rule, uint32_t bytes) {
   FlowRecord& record = process.root().flow(rule.record);
   // Another rule may be there by now.
   if (record.owner.load(std::memory_order_relaxed) != rule.word) return;

@@ -37,7 +37,7 @@ struct FlowTable {
 std::shared_ptr<const FlowTable> flow_table(Process& process,
                                             const std::shared_ptr<const FlowTable>& known);
 /** Counts a frame for the rule that it matched. Any thread. */
-void count_frame(Process& process, const FlowRule& rule, uint32_t bytes);
+void count_frame(Process& process, const FlowEntry& rule, uint32_t bytes);
 
 /** A rule that this process made. */
 struct Flow {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <bit>
 #include <tuple>
 #include <utility>
 
@@ -10,9 +11,11 @@ namespace millrace::soft {
 namespace {
 
 /** How a run of identical matches is ordered inside. */
-bool stronger(const FlowRule& a, const FlowRule& b) {
+bool stronger(const FlowEntry& a, const FlowEntry& b) {
   return std::tie(a.priority, a.order) < std::tie(b.priority, b.order);
 }
+
+int compare(const PacketFields& a, const PacketFields& b) { return memcmp(&a, &b, sizeof(a)); }
 
 /** What a rule without specs matches: where the frame came in. */
 bool came_in_at(const FlowRule& rule, const PacketFields& fields) {
@@ -22,167 +25,187 @@ bool came_in_at(const FlowRule& rule, const PacketFields& fields) {
          (fields.interface & mask.interface) == value.interface;
 }
 
-bool is_drop(const std::vector<const FlowRule*>& run) {
-  return std::any_of(run.begin(), run.end(), [](const FlowRule* rule) { return rule->drop; });
-}
-
 /** Adds a rule's copy unless its QP has one. */
-void add(std::vector<const FlowRule*>& winners, const FlowRule* rule) {
-  for (const FlowRule* known : winners) {
+void add(std::vector<const FlowEntry*>& winners, const FlowEntry* rule) {
+  for (const FlowEntry* known : winners) {
     if (known->qpn == rule->qpn && known->kind != FlowKind::kSniffer) return;
   }
   winners.push_back(rule);
 }
 
-/**
- * Takes the rules of one priority with one match (`run`) as the winners. False: the frame goes no
- * further.
+/** Takes the rules of one priority with one match as the winners. False: the frame goes no further.
  */
-bool award(const std::vector<const FlowRule*>& run, FlowIndex::Result* result) {
-  if (is_drop(run)) {
-    result->dropped_by = run.front();
-    result->winners.clear();
-    return false;
-  }
+bool award(const std::vector<const FlowEntry*>& equals, FlowIndex::Result* result) {
   bool goes_on = true;
-  for (const FlowRule* rule : run) {
+  for (const FlowEntry* rule : equals) {
+    if (rule->drop) {
+      result->dropped_by = equals.front();
+      result->winners.clear();
+      return false;
+    }
     add(result->winners, rule);
     goes_on &= rule->dont_trap;
   }
   return goes_on;
 }
 
-}  // namespace
+using Words = uint64_t[PacketFields::kWords];
 
-uint64_t FlowIndex::hash(const Group& group, const uint64_t* words) {
+uint64_t hash(const uint64_t* key, uint8_t count) {
   uint64_t h = 0x9E3779B97F4A7C15u;
-  for (uint8_t n = 0; n < group.used_count; ++n) {
-    const uint8_t i = group.used[n];
-    h = (h ^ (words[i] & group.words[i])) * 0xFF51AFD7ED558CCDu;
+  for (uint8_t n = 0; n < count; ++n) {
+    h = (h ^ key[n]) * 0xFF51AFD7ED558CCDu;
     h ^= h >> 32;
   }
   return h;
 }
 
-bool FlowIndex::same_match(const FlowRule& a, const FlowRule& b) const {
-  return memcmp(&a.match, &b.match, sizeof(FlowMatch)) == 0;
-}
+/** A run as one word of a slot, never 0. */
+constexpr uint64_t run_of(size_t begin, uint32_t length) { return uint64_t{begin} << 32 | length; }
+constexpr uint32_t run_begin(uint64_t run) { return static_cast<uint32_t>(run >> 32); }
+constexpr uint32_t run_length(uint64_t run) { return static_cast<uint32_t>(run); }
 
-FlowIndex::FlowIndex(std::vector<FlowRule> rules) {
-  for (FlowRule& rule : rules) {
-    if (rule.kind == FlowKind::kSniffer) {
-      sniffers_.push_back(rule);
-    } else if (rule.kind != FlowKind::kNormal) {
-      defaults_.push_back(rule);
+}  // namespace
+
+FlowIndex::FlowIndex(const std::vector<FlowRule>& rules) {
+  std::vector<const FlowRule*> sorted, normal;
+  for (const FlowRule& rule : rules) sorted.push_back(&rule);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const FlowRule* a, const FlowRule* b) { return stronger(*a, *b); });
+  for (const FlowRule* rule : sorted) {
+    if (rule->kind == FlowKind::kSniffer) {
+      sniffers_.push_back(*rule);
+    } else if (rule->kind != FlowKind::kNormal) {
+      defaults_.push_back(*rule);
     } else {
-      rules_.push_back(rule);
+      normal.push_back(rule);
     }
   }
-  std::sort(sniffers_.begin(), sniffers_.end(), stronger);
-  std::sort(defaults_.begin(), defaults_.end(), stronger);
-  std::sort(rules_.begin(), rules_.end(), [](const FlowRule& a, const FlowRule& b) {
-    const int masks = memcmp(&a.match.mask, &b.match.mask, sizeof(PacketFields));
-    if (masks != 0) return masks < 0;
-    const int values = memcmp(&a.match.value, &b.match.value, sizeof(PacketFields));
-    if (values != 0) return values < 0;
-    return stronger(a, b);
+  std::stable_sort(normal.begin(), normal.end(), [](const FlowRule* a, const FlowRule* b) {
+    const int masks = compare(a->match.mask, b->match.mask);
+    return masks != 0 ? masks < 0 : compare(a->match.value, b->match.value) < 0;
   });
-  for (uint32_t i = 0; i < rules_.size(); ++i) {
-    const FlowRule& rule = rules_[i];
-    const bool new_mask =
-        i == 0 || memcmp(&rule.match.mask, &rules_[i - 1].match.mask, sizeof(PacketFields)) != 0;
-    if (new_mask) {
-      Group& group = groups_.emplace_back();
-      memcpy(group.words, &rule.match.mask, sizeof(group.words));
-      for (uint8_t w = 0; w < PacketFields::kWords; ++w) {
-        if (group.words[w] != 0) group.used[group.used_count++] = w;
-      }
-    }
-    Group& group = groups_.back();
-    group.best = std::min(group.best, rule.priority);
-    if (new_mask || !same_match(rule, rules_[i - 1])) {
-      uint64_t words[PacketFields::kWords];
-      memcpy(words, &rule.match.value, sizeof(words));
-      group.table.emplace(hash(group, words), i);
-    }
+  for (auto begin = normal.begin(); begin != normal.end();) {
+    const auto end = std::find_if(begin, normal.end(), [begin](const FlowRule* rule) {
+      return compare(rule->match.mask, (*begin)->match.mask) != 0;
+    });
+    add_group({begin, end});
+    begin = end;
   }
   // Strongest first: matching stops at the first group that can't win any more.
   std::stable_sort(groups_.begin(), groups_.end(),
                    [](const Group& a, const Group& b) { return a.best < b.best; });
 }
 
-const FlowRule* FlowIndex::find(const Group& group, const uint64_t* words) const {
-  auto [at, end] = group.table.equal_range(hash(group, words));
-  for (; at != end; ++at) {
-    const FlowRule& rule = rules_[at->second];
-    uint64_t value[PacketFields::kWords];
-    memcpy(value, &rule.match.value, sizeof(value));
-    bool equal = true;
-    for (uint8_t n = 0; n < group.used_count && equal; ++n) {
-      const uint8_t i = group.used[n];
-      equal = (words[i] & group.words[i]) == value[i];
+void FlowIndex::add_group(std::span<const FlowRule* const> rules) {
+  Group& group = groups_.emplace_back();
+  memcpy(group.mask, &rules[0]->match.mask, sizeof(group.mask));
+  memcpy(group.value, &rules[0]->match.value, sizeof(group.value));
+  std::vector<uint64_t> runs;
+  Words differ = {};
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const FlowRule& rule = *rules[i];
+    const size_t entry = entries_.size();
+    entries_.push_back(rule);
+    group.best = std::min(group.best, rule.priority);
+    if (i != 0 && compare(rule.match.value, rules[i - 1]->match.value) == 0) {
+      ++runs.back();
+      continue;
     }
-    if (equal) return &rule;
+    runs.push_back(run_of(entry, 1));
+    Words value;
+    memcpy(value, &rule.match.value, sizeof(value));
+    for (uint8_t w = 0; w < PacketFields::kWords; ++w) differ[w] |= value[w] ^ group.value[w];
   }
-  return nullptr;
+  for (uint8_t w = 0; w < PacketFields::kWords; ++w) {
+    if (differ[w] != 0) {
+      group.own[group.own_count++] = w;
+    } else if (group.mask[w] != 0) {
+      group.shared[group.shared_count++] = w;
+    }
+  }
+  group.slot_words = std::bit_ceil(1u + group.own_count);
+  const uint64_t slots = std::bit_ceil(2 * runs.size());
+  group.slot_mask = slots - 1;
+  constexpr size_t kLineWords = sizeof(Line) / sizeof(uint64_t);
+  group.lines.resize((slots * group.slot_words + kLineWords - 1) / kLineWords);
+  size_t at = 0;
+  for (const uint64_t run : runs) {
+    Words value, key;
+    memcpy(value, &rules[at]->match.value, sizeof(value));
+    at += run_length(run);
+    for (uint8_t n = 0; n < group.own_count; ++n) key[n] = value[group.own[n]];
+    uint64_t number = hash(key, group.own_count);
+    while (*group.slot(number) != 0) ++number;
+    uint64_t* const slot = group.slot(number);
+    slot[0] = run;
+    std::copy_n(key, group.own_count, slot + 1);
+  }
+}
+
+FlowIndex::Run FlowIndex::find(const Group& group, const uint64_t* words) const {
+  for (uint8_t n = 0; n < group.shared_count; ++n) {
+    const uint8_t i = group.shared[n];
+    if ((words[i] & group.mask[i]) != group.value[i]) return {};
+  }
+  Words key;
+  for (uint8_t n = 0; n < group.own_count; ++n) {
+    const uint8_t i = group.own[n];
+    key[n] = words[i] & group.mask[i];
+  }
+  for (uint64_t number = hash(key, group.own_count);; ++number) {
+    const uint64_t* const slot = group.slot(number);
+    if (slot[0] == 0) return {};
+    if (!std::equal(key, key + group.own_count, slot + 1)) continue;
+    const FlowEntry* const first = entries_.data() + run_begin(slot[0]);
+    return {first, first + run_length(slot[0])};
+  }
 }
 
 void FlowIndex::match(const PacketFields& fields, bool multicast, Result* result) const {
   result->winners.clear();
   result->dropped_by = nullptr;
-  uint64_t words[PacketFields::kWords];
+  result->runs.clear();
+  Words words;
   memcpy(words, &fields, sizeof(words));
-
-  // A run that matches, cut at its position: what of it was not looked at yet.
-  struct Candidate {
-    const FlowRule* at;
-    const FlowRule* end;
-  };
-  Candidate candidates[64];
-  size_t count = 0;
-  std::vector<const FlowRule*> run;
   bool goes_on = true;
   size_t next_group = 0;
   while (goes_on) {
     // The strongest rule among the runs known so far; further groups only while they may beat it.
-    const FlowRule* best = nullptr;
+    const FlowEntry* best = nullptr;
     size_t chosen = 0;
-    const auto choose = [&](size_t c) {
-      const FlowRule* rule = candidates[c].at;
-      if (rule == candidates[c].end) return;
-      if (best == nullptr || stronger(*rule, *best)) {
-        best = rule;
-        chosen = c;
-      }
+    const auto choose = [&](size_t r) {
+      const Run& run = result->runs[r];
+      if (run.at == run.end || (best != nullptr && !stronger(*run.at, *best))) return;
+      best = run.at;
+      chosen = r;
     };
-    for (size_t c = 0; c < count; ++c) choose(c);
-    while (next_group < groups_.size() && count < 64 &&
+    for (size_t r = 0; r < result->runs.size(); ++r) choose(r);
+    while (next_group < groups_.size() &&
            (best == nullptr || groups_[next_group].best <= best->priority)) {
-      const FlowRule* first = find(groups_[next_group++], words);
-      if (first == nullptr) continue;
-      const FlowRule* end = first;
-      const FlowRule* const last = rules_.data() + rules_.size();
-      while (end != last && same_match(*end, *first)) ++end;
-      candidates[count] = {first, end};
-      choose(count++);
+      const Run run = find(groups_[next_group++], words);
+      if (run.at == run.end) continue;
+      result->runs.push_back(run);
+      choose(result->runs.size() - 1);
     }
     if (best == nullptr) break;
-    run.clear();
-    Candidate& candidate = candidates[chosen];
-    while (candidate.at != candidate.end && candidate.at->priority == best->priority)
-      run.push_back(candidate.at++);
-    goes_on = award(run, result);
+    result->equals.clear();
+    Run& run = result->runs[chosen];
+    while (run.at != run.end && run.at->priority == best->priority)
+      result->equals.push_back(run.at++);
+    goes_on = award(result->equals, result);
   }
 
   size_t d = 0;
   while (goes_on && d < defaults_.size()) {
-    run.clear();
+    result->equals.clear();
     const uint16_t priority = defaults_[d].priority;
     for (; d < defaults_.size() && defaults_[d].priority == priority; ++d) {
       if (!came_in_at(defaults_[d], fields)) continue;
-      if (multicast || defaults_[d].kind == FlowKind::kAllDefault) run.push_back(&defaults_[d]);
+      if (multicast || defaults_[d].kind == FlowKind::kAllDefault)
+        result->equals.push_back(&defaults_[d]);
     }
-    if (!run.empty()) goes_on = award(run, result);
+    if (!result->equals.empty()) goes_on = award(result->equals, result);
   }
   for (const FlowRule& sniffer : sniffers_) {
     if (came_in_at(sniffer, fields)) result->winners.push_back(&sniffer);

@@ -25,7 +25,7 @@ Outcome arrive(Qp& qp, Datagram& datagram, const FlowTable& table, uint32_t devi
     count_drop(process.root(), device, DropReason::kNoRule);
   }
   const uint8_t plain = datagram.flags;
-  for (const FlowRule* rule : qp.matched.winners) {
+  for (const FlowEntry* rule : qp.matched.winners) {
     count_frame(process, *rule, datagram.total);
     datagram.flags = static_cast<uint8_t>(plain | (rule->tagged ? kEntryTagged : 0));
     datagram.tag = rule->tag;

@@ -188,7 +188,10 @@ static_assert(sizeof(GroupRecord) == 64);
 /** A flow rule of a device's port; `owner` as above. The counts are the only fields that others
  * write. */
 struct FlowRecord {
+  // What is looked at for each frame, in one line of memory.
   Word owner;
+  Word packets;
+  Word bytes;
   uint64_t order;
   uint32_t qpn;
   uint32_t tag;
@@ -197,14 +200,12 @@ struct FlowRecord {
   uint8_t kind;     ///< FlowKind
   uint8_t flags;    ///< see flow.cc
   uint16_t spread;  ///< 1 + index of the SpreadRecord of its QP; 0: none
-  uint64_t reserved1[4];
-  Word packets;
-  Word bytes;
-  uint64_t reserved2[2];
+  uint64_t reserved1[2];
   FlowMatch match;
+  uint64_t reserved2[2];
 };
-static_assert(offsetof(FlowRecord, match) == 96);
-static_assert(sizeof(FlowRecord) == 464);
+static_assert(offsetof(FlowRecord, match) == 64);
+static_assert(sizeof(FlowRecord) == 448);
 
 /** How a RAW_PACKET QP with receive side scaling spreads frames; `owner` as above. */
 struct SpreadRecord {

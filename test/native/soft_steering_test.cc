@@ -67,7 +67,7 @@ class Vectors {
     const soft::FlowIndex index(rules_);  // what wins is a part of it
     index.match(fields, soft::is_multicast_frame(bytes.data()), &result);
     std::vector<uint32_t> who;
-    for (const soft::FlowRule* rule : result.winners) who.push_back(rule->qpn);
+    for (const soft::FlowEntry* rule : result.winners) who.push_back(rule->qpn);
     EXPECT_EQ(who, wanted) << hex;
     EXPECT_EQ(result.dropped_by != nullptr ? "dropped" : "passed", fate) << hex;
     ++frames;
