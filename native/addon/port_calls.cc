@@ -16,10 +16,7 @@ namespace {
 
 constexpr int64_t kMaxUint32 = std::numeric_limits<uint32_t>::max();
 
-Napi::Value failed(Arguments& arguments, base::Status status) {
-  // A verbs call can only say an errno; the software device keeps the whole reason for this thread.
-  if (status.detail.empty() && soft::last_error().code == status.code)
-    status.detail = soft::last_error().detail;
+Napi::Value failed(Arguments& arguments, const base::Status& status) {
   throw_status(arguments.env(), status);
   return {};
 }

@@ -106,13 +106,23 @@ bool RangeSet::add(uint32_t lo, uint32_t hi) {
 }
 
 void RangeSet::coarsen(size_t count) {
-  while (ranges_.size() > count) {
-    auto best = ranges_.begin();
-    for (auto at = ranges_.begin(); std::next(at) != ranges_.end(); ++at) {
-      if (std::next(at)->first - at->second < std::next(best)->first - best->second) best = at;
+  if (ranges_.size() <= count) return;
+  std::vector<uint32_t> gaps;
+  for (auto at = ranges_.begin(); std::next(at) != ranges_.end(); ++at)
+    gaps.push_back(std::next(at)->first - at->second);
+  const auto last = gaps.begin() + static_cast<ptrdiff_t>(ranges_.size() - count - 1);
+  std::nth_element(gaps.begin(), last, gaps.end());
+  const uint32_t largest = *last;
+  auto as_large = std::count(gaps.begin(), last + 1, largest);  // of those not all, maybe
+  for (auto at = ranges_.begin(); std::next(at) != ranges_.end();) {
+    const auto next = std::next(at);
+    const uint32_t gap = next->first - at->second;
+    if (gap > largest || (gap == largest && as_large-- <= 0)) {
+      at = next;
+      continue;
     }
-    best->second = std::next(best)->second;
-    ranges_.erase(std::next(best));
+    at->second = next->second;
+    ranges_.erase(next);
   }
 }
 
@@ -121,7 +131,8 @@ bool CoarseFilter::Values::add(uint32_t value, uint32_t mask) {
   if (mask == 0) return all = true;
   // Whatever the mask: between the value with all other bits clear and with all of them set.
   if (!set.add(value, value | ~mask)) return false;
-  set.coarsen(kRanges);
+  // Not down to the next one, or every value would cost a look at all.
+  if (set.ranges().size() > kRanges) set.coarsen(kRanges / 2);
   return true;
 }
 

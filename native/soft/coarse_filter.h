@@ -17,7 +17,7 @@ class RangeSet {
  public:
   /** Adds lo to hi, both included. False: all of it was there. */
   bool add(uint32_t lo, uint32_t hi);
-  /** Closes the smallest gaps until at most `count` ranges are left. */
+  /** Closes the smallest gaps, so that at most `count` ranges are left. */
   void coarsen(size_t count);
   const std::map<uint32_t, uint32_t>& ranges() const { return ranges_; }
 

@@ -320,7 +320,7 @@ base::Result<std::unique_ptr<Root>> Root::open(int folder, const FabricPath& pat
 
 base::Status Root::reserve_flows() {
   const uint32_t had = flows();
-  const uint32_t more = std::min(had + kFlowStep, kFlowTable.count);
+  const uint32_t more = std::min(std::max(2 * had, kFlowStep), kFlowTable.count);
   if (more == had) {
     return base::Status::error(ENOMEM, "reserve flow rules",
                                base::format("all %u rules of the fabric are in use", had));

@@ -31,6 +31,8 @@ constexpr uint32_t kSlots = 8192;
 constexpr uint32_t kBlockBytes = 64 * 1024;
 /** For the frames that are larger than a slot. */
 constexpr int kLargeBytes = 4 << 20;
+/** Of rules that are made between two looks, how many get a new filter each. */
+constexpr uint32_t kPrograms = 16;
 /** The largest that comes in one piece: a GSO packet with its headers. */
 constexpr uint32_t kLargestPacket = 65536 + 256;
 constexpr uint32_t kTagBytes = 4;
@@ -141,6 +143,7 @@ base::Status Feed::attach(const CoarseFilter& filter) {
   sock_fprog value = {static_cast<unsigned short>(program.size()), program.data()};
   // One step for the kernel: a frame meets the old program or the new one.
   if (!set(socket_.get(), SOL_SOCKET, SO_ATTACH_FILTER, value)) return os_error("SO_ATTACH_FILTER");
+  programs_.fetch_add(1, std::memory_order_relaxed);
   return base::Status::success();
 }
 
@@ -166,6 +169,12 @@ base::Status Feed::admit(const FlowRule& rule) {
   std::lock_guard guard(rules_lock_);
   if (base::Status status = sockets_->add(rule); !status.ok()) return status;
   const bool wider = widen(&filter_, rule);
+  // The kernel needs a millisecond for a program. Of many rules at once the later ones find that
+  // everything is let through, until the next look makes the filter of them all.
+  if (wider && ++widened_ > kPrograms) {
+    filter_.add_all();
+    stale_.store(true, std::memory_order_release);
+  }
   if (wider && !unprivileged()) {
     if (base::Status status = attach(filter_); !status.ok()) {
       sockets_->remove(rule);
@@ -204,6 +213,7 @@ void Feed::follow_rules() {
   CoarseFilter narrower;
   for (const auto& [record, rule] : admitted_) widen(&narrower, rule);
   filter_ = std::move(narrower);
+  widened_ = 0;
   // If the kernel has no memory the wider one stays, which is right as well.
   if (!unprivileged()) (void)attach(filter_);
 }
@@ -403,6 +413,7 @@ void Feed::arrive(uint8_t* frame, uint32_t bytes, const Frame& about) {
 FeedCounters Feed::counters() {
   std::lock_guard guard(pumping_);
   counts_.unprivileged = unprivileged();
+  counts_.programs = programs_.load(std::memory_order_relaxed);
   tpacket_stats stats = {};
   socklen_t size = sizeof(stats);
   // Reading them sets them to zero.

@@ -98,7 +98,9 @@ class Feed {
   // Needs rules_lock_.
   std::map<uint32_t, FlowRule> admitted_;  ///< the context's, by record
   CoarseFilter filter_;
+  uint32_t widened_ = 0;  ///< how often since it was made of all of them
   std::unique_ptr<UdpSockets> sockets_;
+  std::atomic<uint64_t> programs_{0};
   std::atomic<bool> stale_{false};  ///< the filter lets through more than it need
 
   base::Spinlock pumping_;

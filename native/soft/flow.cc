@@ -85,11 +85,22 @@ void write_rule(FlowRecord& record, const FlowRule& rule, uint32_t device) {
 /** A record that nobody has, CREATING. ENOMEM, ENOSPC. Needs objects(). */
 base::Result<uint32_t> claim_flow(Process& process) {
   Root& root = process.root();
+  const auto claim = [&](uint32_t i) {
+    ++process.flow_looks;
+    return claim_record(root.flow(i).owner, process.owner());
+  };
+  while (!process.free_flows.empty()) {
+    const uint32_t i = process.free_flows.back();
+    process.free_flows.pop_back();
+    if (claim(i)) return i;
+  }
+  // The whole table only when it may be full, and then twice as much of it comes into use: so a
+  // creation looks at a few records, however many there are.
   for (;;) {
     const uint32_t count = root.flows();
     for (uint32_t n = 0; n < count; ++n) {
       const uint32_t i = (process.next_flow + n) % count;
-      if (!claim_record(root.flow(i).owner, process.owner())) continue;
+      if (!claim(i)) continue;
       process.next_flow = i + 1;
       return i;
     }
@@ -218,6 +229,7 @@ int destroy_flow(ibv_flow* handle) {
   uint64_t word = flow->word;
   process.root().flow(flow->record).owner.compare_exchange_strong(word, 0);
   step("flow removed");
+  process.free_flows.push_back(flow->record);
   tell(process.root());
   if (flow->qp->context->feed != nullptr) flow->qp->context->feed->retire(flow->record);
   flow->qp->steered.fetch_sub(1);

@@ -104,8 +104,11 @@ class Process {
   /** The fabric's flow rules as they were last read. Needs registry(). */
   std::shared_ptr<const FlowTable> flows;
 
-  /** Where a free flow record is likely. Needs objects(). */
+  /** Where a free flow record is likely: those that this process freed, and where it looked last.
+   * Needs objects(), as does the count of looks, which is for tests. */
+  std::vector<uint32_t> free_flows;
   uint32_t next_flow = 0;
+  uint64_t flow_looks = 0;
 
   /** Somebody else has found a QP of ours at fault since attend() last looked (R31). */
   bool wants_attention() const {

@@ -37,6 +37,7 @@ struct FeedCounters {
   uint64_t oversized = 0;     ///< longer than a port carries, or several in one that can't be cut
   uint64_t cut_off = 0;       ///< shorter than they were, for lack of the socket's memory
   uint64_t failed = 0;        ///< not delivered, for a shortage of this process
+  uint64_t programs = 0;      ///< filters that the kernel was given
   bool unprivileged = false;  ///< UDP sockets stand in for the packet socket
 };
 /** Those of a context that verbs::open_device("soft@...") has opened; ENODEV for another one. Any

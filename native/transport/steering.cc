@@ -14,11 +14,6 @@
 namespace millrace::transport {
 namespace {
 
-/** A verbs call that failed; the reason in words, where there is one, is the device's. */
-base::Status device_error(const char* what) {
-  return base::Status::error(errno != 0 ? errno : EINVAL, what);
-}
-
 constexpr uint32_t kQueueBits = 16;
 constexpr uint32_t kMaxQueues = 1u << kQueueBits;
 constexpr uint32_t kCqe = 32768;
@@ -84,12 +79,12 @@ base::Status Steering::start() {
   subscriptions_ = std::make_unique<Subscriptions>(
       options_.interface.empty() ? 0 : if_nametoindex(options_.interface.c_str()));
   pd_ = verbs::PdPtr(ibv_alloc_pd(context_.get()));
-  if (!pd_) return device_error("ibv_alloc_pd");
+  if (!pd_) return failed("ibv_alloc_pd", errno);
   channel_ = verbs::ChannelPtr(ibv_create_comp_channel(context_.get()));
-  if (!channel_) return device_error("ibv_create_comp_channel");
+  if (!channel_) return failed("ibv_create_comp_channel", errno);
   const int flags = fcntl(channel_->fd, F_GETFL);
   if (flags < 0 || fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0)
-    return device_error("fcntl");
+    return base::Status::error(errno, "fcntl");
   ibv_cq_init_attr_ex attr = {};
   attr.cqe = kCqe;
   attr.channel = channel_.get();
@@ -97,7 +92,7 @@ base::Status Steering::start() {
   attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
   attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
   cq_ex_ = ibv_create_cq_ex(context_.get(), &attr);
-  if (cq_ex_ == nullptr) return device_error("ibv_create_cq_ex");
+  if (cq_ex_ == nullptr) return failed("ibv_create_cq_ex", errno);
   cq_ = verbs::CqPtr(ibv_cq_ex_to_cq(cq_ex_));
   return base::Status::success();
 }
@@ -110,6 +105,10 @@ void Steering::close() {
   pd_.close();
   context_.close();
   subscriptions_.reset();
+}
+
+base::Status Steering::failed(const char* call, int error) const {
+  return verbs::call_error(context_.get(), call, error);
 }
 
 Steering::Queue* Steering::find(uint32_t queue) const {
@@ -140,10 +139,10 @@ base::Result<uint32_t> Steering::open_queue() {
   queue->number = static_cast<uint32_t>(place - queues_.begin());
   const size_t bytes = size_t{options_.receives} * options_.frame_bytes;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return device_error("mmap");
+  if (memory == MAP_FAILED) return base::Status::error(errno, "mmap");
   queue->memory = base::Mapping(memory, bytes);
   queue->mr = verbs::MrPtr(ibv_reg_mr(pd_.get(), memory, bytes, IBV_ACCESS_LOCAL_WRITE));
-  if (!queue->mr) return device_error("ibv_reg_mr");
+  if (!queue->mr) return failed("ibv_reg_mr", errno);
   ibv_qp_init_attr init = {};
   init.qp_type = IBV_QPT_RAW_PACKET;
   init.send_cq = init.recv_cq = cq_.get();
@@ -151,18 +150,19 @@ base::Result<uint32_t> Steering::open_queue() {
   init.cap.max_recv_wr = options_.receives;
   init.cap.max_recv_sge = 1;
   queue->qp = verbs::QpPtr(ibv_create_qp(pd_.get(), &init));
-  if (!queue->qp) return device_error("ibv_create_qp");
+  if (!queue->qp) return failed("ibv_create_qp", errno);
   ibv_qp_attr attr = {};
   attr.port_num = 1;
   attr.qp_state = IBV_QPS_INIT;
-  if (ibv_modify_qp(queue->qp.get(), &attr, IBV_QP_STATE | IBV_QP_PORT) != 0)
-    return device_error("ibv_modify_qp");
+  if (const int error = ibv_modify_qp(queue->qp.get(), &attr, IBV_QP_STATE | IBV_QP_PORT);
+      error != 0)
+    return failed("ibv_modify_qp", error);
   for (uint32_t slot = 0; slot < options_.receives; ++slot) {
-    if (post(*queue, slot) != 0) return device_error("ibv_post_recv");
+    if (const int error = post(*queue, slot); error != 0) return failed("ibv_post_recv", error);
   }
   attr.qp_state = IBV_QPS_RTR;
-  if (ibv_modify_qp(queue->qp.get(), &attr, IBV_QP_STATE) != 0)
-    return device_error("ibv_modify_qp");
+  if (const int error = ibv_modify_qp(queue->qp.get(), &attr, IBV_QP_STATE); error != 0)
+    return failed("ibv_modify_qp", error);
   *place = std::move(queue);
   return static_cast<uint32_t>(place - queues_.begin());
 }
@@ -170,8 +170,7 @@ base::Result<uint32_t> Steering::open_queue() {
 base::Status Steering::close_queue(uint32_t number) {
   Queue* queue = find(number);
   if (queue == nullptr) return base::Status::success();
-  if (const int error = queue->qp.close(); error != 0)
-    return base::Status::error(error, "ibv_destroy_qp", "flows lead to this queue");
+  if (const int error = queue->qp.close(); error != 0) return failed("ibv_destroy_qp", error);
   queues_[number].reset();
   return base::Status::success();
 }
@@ -182,12 +181,13 @@ base::Result<uint32_t> Steering::create_flow(uint32_t number, std::span<const ui
   auto flow = std::make_unique<Flow>();
   ibv_counters_init_attr none = {};
   flow->counters = CountersPtr(ibv_create_counters(context_.get(), &none));
-  if (!flow->counters) return device_error("ibv_create_counters");
+  if (!flow->counters) return failed("ibv_create_counters", errno);
   ibv_counter_attach_attr point = {};
   for (const ibv_counter_description what : {IBV_COUNTER_PACKETS, IBV_COUNTER_BYTES}) {
     point.counter_desc = what;
-    if (ibv_attach_counters_point_flow(flow->counters.get(), &point, nullptr) != 0)
-      return device_error("ibv_attach_counters_point_flow");
+    if (const int error = ibv_attach_counters_point_flow(flow->counters.get(), &point, nullptr);
+        error != 0)
+      return failed("ibv_attach_counters_point_flow", error);
     ++point.index;
   }
   std::vector<uint8_t> attr(bytes.begin(), bytes.end());
@@ -199,7 +199,7 @@ base::Result<uint32_t> Steering::create_flow(uint32_t number, std::span<const ui
   flow->flow =
       FlowPtr(ibv_create_flow(queue->qp.get(), reinterpret_cast<ibv_flow_attr*>(attr.data())));
   if (!flow->flow) {
-    base::Status status = device_error("ibv_create_flow");
+    base::Status status = failed("ibv_create_flow", errno);
     subscriptions_->remove(flow->group);
     return status;
   }

@@ -99,6 +99,8 @@ class Steering {
 
   explicit Steering(const SteeringOptions& options);
   base::Status start();
+  /** A verbs call that failed, with the device's reason. */
+  base::Status failed(const char* call, int error) const;
   Queue* find(uint32_t queue) const;
   int post(Queue& queue, uint32_t slot);
 

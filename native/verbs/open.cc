@@ -153,6 +153,15 @@ std::string why_no_system_device() {
          "ibverbs-providers";
 }
 
+base::Status call_error(const ibv_context* context, const char* what, int error) {
+  base::Status status = base::Status::error(error != 0 ? error : EINVAL, what);
+  if (soft::provider()->owns(context->device)) {
+    base::Status reason = soft::last_error();
+    if (reason.code == status.code) status.detail = std::move(reason.detail);
+  }
+  return status;
+}
+
 base::Result<ibv_context*> open_device(std::string_view name, std::string* note) {
   if (note != nullptr) note->clear();
   if (name.empty()) name = "soft";

@@ -29,6 +29,13 @@ namespace millrace::verbs {
  */
 base::Result<ibv_context*> open_device(std::string_view name, std::string* note = nullptr);
 
+/**
+ * A verbs call that failed with `error` (0 is taken as EINVAL: some providers leave errno alone).
+ * Of a context of the software device with its own words for the reason. At once after the call, in
+ * its thread.
+ */
+base::Status call_error(const ibv_context* context, const char* what, int error);
+
 /** Why the system has no RDMA device at all, in words and with what to do; "" when it has some. */
 std::string why_no_system_device();
 

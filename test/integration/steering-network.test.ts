@@ -1,6 +1,4 @@
 /** Real senders in network namespaces, steered into streams by rules. */
-import { once } from 'node:events';
-import { join } from 'node:path';
 import { afterEach, describe, expect, test } from 'vitest';
 import type { NativePortCounters } from '../../src/native/binding.js';
 import type { RuleInput } from '../../src/steering/rule.js';
@@ -61,14 +59,6 @@ function withChecksum(bytes: Uint8Array): Uint8Array {
   while (sum > 0xffff) sum = (sum & 0xffff) + (sum >> 16);
   new DataView(bytes.buffer).setUint16(at + 10, ~sum & 0xffff);
   return bytes;
-}
-
-/** Sends frames as they are to a host, from its port of the switch: a switch may look into what it forwards. */
-async function sendFrames(net: Network, k: number, frames: readonly Uint8Array[]): Promise<void> {
-  const out = net.start(net.host(0), 'python3', join('test', 'support', 'frames-out.py'), `p${k}`);
-  const ended = once(out, 'close');
-  out.stdin!.end(frames.map((one) => `${Buffer.from(one).toString('hex')}\n`).join(''));
-  expect(await ended).toEqual([0, null]);
 }
 
 /** Asks until the report is as wished; the test's own time limit ends it. */
@@ -132,8 +122,7 @@ describe.skipIf(!canMakeNetworks)('flows from a network interface', () => {
       udp('plain', '10.9.0.1', 5001),
     ]);
     const tagged = frame({ dst: '10.7.0.1', source: '10.7.0.2', port: 5001, payload: 64, vlans: [0x6007] });
-    await sendFrames(
-      network,
+    await network.sendFrames(
       1,
       Array.from({ length: 10 }, () => withChecksum(tagged)),
     );
@@ -226,7 +215,7 @@ describe.skipIf(!canMakeNetworks)('flows from a network interface', () => {
       ] as [number, number][]
     ).map(lies);
     const all = [...cut, ...liars, whole];
-    await sendFrames(network, 1, all);
+    await network.sendFrames(1, all);
     const { a } = await until(receiver, (report) => report.a!.count >= 1);
     expect(a!.count).toBe(1);
     const { rules, ports } = await receiver.ask<Stats>('stats');

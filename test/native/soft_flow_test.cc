@@ -3,9 +3,14 @@
 #include <linux/capability.h>
 #include <sys/syscall.h>
 
+#include "base/rng.h"
 #include "datagram_support.h"
 #include "flow_builder.h"
 #include "frame_builder.h"
+#include "soft/device.h"
+#include "soft/layout.h"
+#include "soft/process.h"
+#include "soft/provider.h"
 
 namespace millrace::test {
 namespace {
@@ -246,6 +251,65 @@ MILLRACE_CHILD(no_capability) {
 TEST_F(SoftFlow, WithoutTheCapabilityNothing) {
   Child child("no_capability");
   EXPECT_EQ(child.wait(), 0);
+}
+
+/** What it costs to make a rule does not grow with their number: neither looks for a free record,
+ * nor filters for the kernel. */
+TEST_F(SoftFlow, TenThousandRulesAreMadeInAFewLooksEach) {
+  RawEnd end(RawEnd::raw("soft@lo"));
+  soft::Process& process = *soft::Context::of(end.context.get()).process;
+  base::Rng random(3);
+  constexpr uint32_t kRules = 10'000;
+  std::vector<ibv_flow*> flows;
+  const auto make = [&] {
+    FlowBuilder rule;
+    // Groups: nobody holds a port for those.
+    rule.ipv4(0, 0xEF000000 | static_cast<uint32_t>(random.below(1 << 24)))
+        .udp(1 + static_cast<unsigned>(random.below(65535)));
+    flows.push_back(end.flow(rule));
+    ASSERT_NE(flows.back(), nullptr) << soft::last_error().detail;
+  };
+  for (uint32_t i = 0; i < kRules; ++i) make();
+  EXPECT_LE(process.flow_looks, 4 * kRules);
+  const auto programs = [&] { return soft::feed_counters(end.context.get()).value().programs; };
+  EXPECT_LE(programs(), 20u);
+  // One after the other, in any order, as rules are replaced.
+  const uint64_t before = process.flow_looks;
+  for (uint32_t i = 0; i < 1000; ++i) {
+    const size_t which = random.below(flows.size());
+    EXPECT_EQ(ibv_destroy_flow(flows[which]), 0);
+    flows[which] = flows.back();
+    flows.pop_back();
+    make();
+  }
+  EXPECT_EQ(process.flow_looks - before, 1000u);
+  // The next look narrows the filter, in one go.
+  EXPECT_TRUE(end.nothing());
+  EXPECT_LE(programs(), 21u);
+  for (ibv_flow* flow : flows) EXPECT_EQ(ibv_destroy_flow(flow), 0);
+}
+
+/** The table is the fabric's: whoever comes when it is full gets ENOMEM, and nothing of him stays.
+ */
+TEST_F(SoftFlow, AFullTableIsENOMEM) {
+  RawEnd end, other;
+  std::vector<ibv_flow*> flows;
+  FlowBuilder rule;
+  rule.udp(5001);
+  while (ibv_flow* flow = end.flow(rule)) flows.push_back(flow);
+  EXPECT_EQ(errno, ENOMEM);
+  EXPECT_EQ(soft::last_error().detail, "all 16384 rules of the fabric are in use");
+  EXPECT_EQ(flows.size(), soft::kFlows);
+  EXPECT_EQ(other.flow(rule), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  EXPECT_EQ(other.qp.close(), 0) << "no rule leads there";
+  EXPECT_EQ(ibv_destroy_flow(flows.back()), 0);
+  flows.pop_back();
+  RawEnd third;
+  ibv_flow* last = third.flow(rule);
+  ASSERT_NE(last, nullptr);
+  EXPECT_EQ(ibv_destroy_flow(last), 0);
+  for (ibv_flow* flow : flows) EXPECT_EQ(ibv_destroy_flow(flow), 0);
 }
 
 MILLRACE_CHILD(flow_maker) {

@@ -73,6 +73,15 @@ export class Network {
     return child;
   }
 
+  /** Sends frames as they are to host k, from its port of the switch: a switch may look into what it forwards. */
+  async sendFrames(k: number, frames: readonly Uint8Array[]): Promise<void> {
+    const out = this.start(this.host(0), 'python3', join('test', 'support', 'frames-out.py'), `p${k}`);
+    const ended = once(out, 'close');
+    out.stdin!.end(frames.map((one) => `${Buffer.from(one).toString('hex')}\n`).join(''));
+    const [code, signal] = await ended;
+    if (code !== 0) throw new Error(`frames-out.py ended with ${code ?? signal}`);
+  }
+
   async remove(): Promise<void> {
     for (const child of this.#children) {
       if (child.exitCode !== null || child.signalCode !== null) continue;
