@@ -13,6 +13,7 @@ extern "C" {
 
 int millrace_unsupported_int(void);
 void* millrace_unsupported_pointer(void);
+int millrace_unsupported_fd(void);
 int millrace_query_gid_type(ibv_context* context, uint8_t port, unsigned int index, int* type);
 int millrace_read_ibdev_file(char* text, size_t size, ibv_device* device, const char* format, ...);
 void millrace_register_driver(const void* driver);
@@ -22,6 +23,10 @@ int millrace_unsupported_int(void) { return EOPNOTSUPP; }
 void* millrace_unsupported_pointer(void) {
   errno = EOPNOTSUPP;
   return nullptr;
+}
+int millrace_unsupported_fd(void) {
+  errno = EOPNOTSUPP;
+  return -1;
 }
 
 /** Vendor libraries offer their drivers when they are loaded. The kernel's devices are not for us.
