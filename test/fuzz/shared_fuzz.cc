@@ -24,6 +24,7 @@
 #include "shared_support.h"
 #include "soft/fabric.h"
 #include "soft/layout.h"
+#include "soft/wake.h"
 #include "verbs/open.h"
 
 // Everything in shared memory that another process writes (I9). There is a peer, a real process
@@ -113,7 +114,9 @@ void bring_up(ibv_qp* qp, uint32_t dest) {
 struct End {
   End(ibv_context* device, const std::string& folder) : context(device) {
     pd = must(ibv_alloc_pd(context), "allocate a PD");
-    cq = must(ibv_create_cq(context, 256, nullptr, nullptr, 0), "create a CQ");
+    channel = must(ibv_create_comp_channel(context), "create a channel");
+    must_be_zero(fcntl(channel->fd, F_SETFL, O_NONBLOCK), "not wait for events");
+    cq = must(ibv_create_cq(context, 256, nullptr, channel, 0), "create a CQ");
     xrcd = open_domain(context, folder);
     rc = create(IBV_QPT_RC);
     ud = create(IBV_QPT_UD);
@@ -163,6 +166,7 @@ struct End {
 
   ibv_context* context;
   ibv_pd* pd;
+  ibv_comp_channel* channel;
   ibv_cq* cq;
   ibv_xrcd* xrcd;
   ibv_qp *rc, *ud;
@@ -389,6 +393,7 @@ class Run {
     must_be_zero(ibv_destroy_srq(end_.srq), "destroy the SRQ");
     must_be_zero(ibv_close_xrcd(end_.xrcd), "close the XRC domain");
     must_be_zero(ibv_destroy_cq(end_.cq), "destroy the CQ");
+    must_be_zero(ibv_destroy_comp_channel(end_.channel), "destroy the channel");
     must_be_zero(ibv_dereg_mr(end_.mr), "free the region");
     must_be_zero(ibv_dealloc_pd(end_.pd), "free the PD");
   }
@@ -553,6 +558,45 @@ class Run {
     }
   }
 
+  /** Somebody wakes us, for a CQ of ours or none, and we look for events. */
+  void wake() {
+    WakeUp wake;
+    wake.cq = input_.ConsumeBool() ? cq_->serial.load() : input_.ConsumeIntegral<uint64_t>();
+    wake.arming = input_.ConsumeBool() ? cq_->armed.load() : input_.ConsumeIntegral<uint64_t>();
+    const std::string name = wake_name(owner_slot(fabric_.own()), owner_incarnation(fabric_.own()),
+                                       static_cast<uint32_t>(cq_->channel));
+    const base::Fd fd(
+        open((fabric_.folder() + "/" + name).c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+    const size_t bytes = input_.ConsumeIntegralInRange<size_t>(1, sizeof(wake));
+    if (fd.valid() && write(fd.get(), &wake, bytes) < 0) return;
+    ibv_cq* which = nullptr;
+    void* context = nullptr;
+    while (ibv_get_cq_event(end_.channel, &which, &context) == 0) {
+      if (which != end_.cq) die("an event of a CQ that is not ours");
+      ibv_ack_cq_events(which, 1);
+      must_be_zero(ibv_req_notify_cq(which, input_.ConsumeBool()), "arm");
+    }
+  }
+  /** A descriptor that says it stands for a device, as another process would hand it over. */
+  void import() {
+    alignas(8) uint8_t token[40] = {};
+    if (pread(end_.context->cmd_fd, token, sizeof(token), 0) != sizeof(token)) die("read a token");
+    if (input_.ConsumeBool()) scribble(input_, {bytes_of(token)});
+    const int fd = memfd_create("token", MFD_CLOEXEC);
+    const size_t bytes = input_.ConsumeBool() ? sizeof(token) : input_.ConsumeIntegral<uint8_t>();
+    if (write(fd, token, std::min(bytes, sizeof(token))) < 0) die("write a token");
+    ibv_context* const imported = ibv_import_device(fd);
+    if (imported == nullptr) {
+      close(fd);
+      return;
+    }
+    if (ibv_pd* pd = ibv_import_pd(imported, input_.ConsumeIntegralInRange<uint32_t>(0, 3))) {
+      if (ibv_mr* mr = ibv_import_mr(pd, input_.ConsumeIntegral<uint32_t>())) ibv_unimport_mr(mr);
+      ibv_unimport_pd(pd);
+    }
+    must_be_zero(ibv_close_device(imported), "close an imported device");
+  }
+
   void reset(ibv_qp* qp) {
     ibv_qp_attr attr = {};
     attr.qp_state = IBV_QPS_RESET;
@@ -561,7 +605,7 @@ class Run {
   }
 
   void step() {
-    switch (input_.ConsumeIntegralInRange<int>(0, 16)) {
+    switch (input_.ConsumeIntegralInRange<int>(0, 18)) {
       case 0:
       case 1:
       case 2:
@@ -593,6 +637,10 @@ class Run {
       case 15:
         virtual_ns += input_.ConsumeIntegralInRange<uint64_t>(0, 50) * kMillisecond;
         return poll();
+      case 16:
+        return wake();
+      case 17:
+        return import();
       default:
         return reset(input_.ConsumeBool() ? end_.rc : xrc_);
     }

@@ -27,7 +27,7 @@ int reset(Endpoint& end) {
   return ibv_modify_qp(end.initiator.get(), &attr, IBV_QP_STATE);
 }
 
-TEST(SoftErrors, WrongSrqNumber) {
+TEST(SoftErrors, WrongSrqNumber) {  // VERBS 2.9, 2.14
   Fabric fabric;
   Endpoint end;
   ASSERT_EQ(end.connect(end.target_qpn()), 0);
@@ -46,9 +46,10 @@ TEST(SoftErrors, WrongSrqNumber) {
     ASSERT_EQ(end.connect(end.target_qpn()), 0);
     EXPECT_EQ(send_one(end, srqn), IBV_WC_SUCCESS);
   }
+  EXPECT_EQ(send_one(end, srqn | 0xFF000000u), IBV_WC_SUCCESS) << "VERBS 2.5: 24 bits count";
 }
 
-TEST(SoftErrors, SrqDestroyedUnderAConnectedInitiator) {
+TEST(SoftErrors, SrqDestroyedUnderAConnectedInitiator) {  // VERBS 2.14: a stale number
   Fabric fabric;
   Endpoint end;
   ASSERT_EQ(end.connect(end.target_qpn()), 0);
@@ -60,7 +61,7 @@ TEST(SoftErrors, SrqDestroyedUnderAConnectedInitiator) {
   EXPECT_EQ(send_one(end, srqn), IBV_WC_REM_INV_REQ_ERR);
 }
 
-TEST(SoftErrors, SrqOfAnotherDomain) {
+TEST(SoftErrors, SrqOfAnotherDomain) {  // VERBS 2.9
   Fabric fabric;
   Endpoint end;
   ASSERT_EQ(end.connect(end.target_qpn()), 0);
@@ -88,7 +89,7 @@ TEST(SoftErrors, SrqOfAnotherDomain) {
   EXPECT_EQ(other.close(), EBUSY);
 }
 
-TEST(SoftErrors, TooLongForTheReceiver) {
+TEST(SoftErrors, TooLongForTheReceiver) {  // VERBS 2.13
   Fabric fabric;
   Endpoint end;
   ASSERT_EQ(end.connect(end.target_qpn()), 0);
@@ -190,7 +191,7 @@ TEST(SoftErrors, ReceiverNotReadyFailsAtOnceWithoutRetries) {
   EXPECT_EQ(send_one(end, end.srqn()), IBV_WC_RNR_RETRY_EXC_ERR);
 }
 
-TEST(SoftErrors, ReceiverNotReadyUsesItsBudget) {
+TEST(SoftErrors, ReceiverNotReadyUsesItsBudget) {  // VERBS 2.13
   Fabric fabric;
   Endpoint::Options options;
   options.post = false;
@@ -318,7 +319,7 @@ TEST(SoftErrors, NobodyAnswers) {
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
 }
 
-TEST(SoftErrors, PostingInTheWrongState) {
+TEST(SoftErrors, PostingInTheWrongState) {  // VERBS 2.4
   Fabric fabric;
   Endpoint end;
   const uint32_t value = 1;
@@ -350,7 +351,7 @@ TEST(SoftErrors, SrqIsFull) {
   EXPECT_EQ(end.post(0), 0);
 }
 
-TEST(SoftErrors, SrqLimitEventIsOneShot) {
+TEST(SoftErrors, SrqLimitEventIsOneShot) {  // VERBS 2.12
   Fabric fabric;
   Endpoint::Options options;
   options.slots = 8;

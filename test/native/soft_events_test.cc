@@ -67,7 +67,7 @@ TEST(SoftEvents, WorkThatWaitsIsNoEvent) {
   EXPECT_TRUE(end.poll_sent(&wc));
 }
 
-TEST(SoftEvents, ObjectsWaitForTheAcknowledgement) {
+TEST(SoftEvents, ObjectsWaitForTheAcknowledgement) {  // VERBS 2.12
   Fabric fabric;
   Endpoint::Options options;
   options.slots = 4;

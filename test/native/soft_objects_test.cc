@@ -27,7 +27,7 @@ ibv_qp* open_target(Endpoint& end, uint32_t number, ibv_qp_type type = IBV_QPT_X
   return ibv_open_qp(end.context.get(), &attr);
 }
 
-TEST(SoftObjects, WhatOthersDependOnIsBusy) {
+TEST(SoftObjects, WhatOthersDependOnIsBusy) {  // VERBS 2.2, 2.3
   Fabric fabric;
   {
     Endpoint end;
@@ -43,14 +43,14 @@ TEST(SoftObjects, WhatOthersDependOnIsBusy) {
   EXPECT_FALSE(fabric.exists());
 }
 
-TEST(SoftObjects, XrcDomains) {
+TEST(SoftObjects, XrcDomains) {  // VERBS 2.1, 2.2
   Fabric fabric;
   base::Result<ibv_context*> opened = verbs::open_device("soft");
   ASSERT_TRUE(opened.ok());
   verbs::ContextPtr context(opened.value());
   const int fd = open_domain_file();
   EXPECT_EQ(open_domain(context.get(), fd, 0), nullptr);
-  EXPECT_EQ(errno, EAGAIN);  // VERBS 2.1
+  EXPECT_EQ(errno, EAGAIN);
   EXPECT_EQ(open_domain(context.get(), 9999, O_CREAT), nullptr);
   EXPECT_EQ(errno, EBADF);
   EXPECT_EQ(open_domain(context.get(), -1, 0), nullptr);
@@ -87,7 +87,7 @@ MILLRACE_CHILD(domain_opener) {
   return 0;  // without closing anything: the exit hook leaves
 }
 
-TEST(SoftObjects, TheDomainOfADeadProcessIsGone) {
+TEST(SoftObjects, TheDomainOfADeadProcessIsGone) {  // VERBS 2.2
   Fabric fabric;
   base::Result<ibv_context*> opened = verbs::open_device("soft");
   ASSERT_TRUE(opened.ok());
@@ -104,7 +104,7 @@ TEST(SoftObjects, TheDomainOfADeadProcessIsGone) {
   close(fd);
 }
 
-TEST(SoftObjects, AnXrcSrqNeedsEverything) {
+TEST(SoftObjects, AnXrcSrqNeedsEverything) {  // VERBS 2.3; its CQ is older, 2.14
   Fabric fabric;
   Endpoint end;
   ibv_srq_init_attr_ex good = {};
@@ -146,7 +146,7 @@ TEST(SoftObjects, AnXrcSrqNeedsEverything) {
   }
 }
 
-TEST(SoftObjects, QueuePairsNeedWhatTheyNeed) {
+TEST(SoftObjects, QueuePairsNeedWhatTheyNeed) {  // VERBS 2.4, 2.5
   Fabric fabric;
   Endpoint end;
   ibv_qp_init_attr_ex attr = {};
@@ -180,7 +180,7 @@ TEST(SoftObjects, QueuePairsNeedWhatTheyNeed) {
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
-TEST(SoftObjects, AttributeMasks) {
+TEST(SoftObjects, AttributeMasks) {  // VERBS 2.8, for XRC
   Fabric fabric;
   Endpoint end;
   const int init_mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
@@ -206,8 +206,8 @@ TEST(SoftObjects, AttributeMasks) {
   EXPECT_EQ(to(IBV_QPS_INIT, init_mask), 0) << "INIT to INIT";
   for (int bit : {IBV_QP_AV, IBV_QP_PATH_MTU, IBV_QP_DEST_QPN, IBV_QP_RQ_PSN})
     EXPECT_EQ(to(IBV_QPS_RTR, rtr_mask & ~bit), EINVAL);
-  // Known provider fault: MAX_DEST_RD_ATOMIC and MIN_RNR_TIMER on an initiator are stripped,
-  // whatever their values.
+  // Known provider fault (VERBS 2.14): MAX_DEST_RD_ATOMIC and MIN_RNR_TIMER on an initiator are
+  // stripped, whatever their values.
   attr.max_dest_rd_atomic = 255;
   attr.min_rnr_timer = 255;
   EXPECT_EQ(to(IBV_QPS_RTR, rtr_mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), 0);
@@ -275,7 +275,7 @@ TEST(SoftObjects, ATargetOutlivesItsKilledCreator) {
     EXPECT_EQ(handle->qp_num, number);
     creator.signal(SIGKILL);
     EXPECT_EQ(creator.wait(), 128 + SIGKILL);
-    // A newcomer reaps the dead one; its hold goes, ours keeps the target (VERBS 2.7).
+    // A newcomer reaps the dead one; its hold goes, ours keeps the target (VERBS 2.7, 2.14).
     Child newcomer("domain_opener");
     EXPECT_EQ(newcomer.hear(), "open");
     ASSERT_EQ(end.connect(number), 0);
@@ -302,7 +302,7 @@ TEST(SoftObjects, ATargetOutlivesItsKilledCreator) {
   EXPECT_FALSE(fabric.exists());
 }
 
-TEST(SoftObjects, OpeningWhatIsNotThere) {
+TEST(SoftObjects, OpeningWhatIsNotThere) {  // VERBS 2.6
   Fabric fabric;
   Endpoint end;
   for (uint32_t number : {0u, end.target_qpn() + 1, end.target_qpn() + 4096, end.initiator->qp_num,

@@ -28,7 +28,7 @@ MILLRACE_CHILD(sender) {
   return 0;
 }
 
-TEST(SoftSend, WithinOneProcess) {
+TEST(SoftSend, WithinOneProcess) {  // VERBS 2.14: an SRQ number of the same process
   Fabric fabric;
   {
     Endpoint end;

@@ -92,7 +92,7 @@ TEST_P(SoftWriteMemory, WritesAndReadsAnotherProcess) {
 
 INSTANTIATE_TEST_SUITE_P(Memory, SoftWriteMemory, ::testing::Values("mapped", "foreign"));
 
-TEST(SoftWrite, KeysBoundsAndRights) {
+TEST(SoftWrite, KeysBoundsAndRights) {  // VERBS 2.10, 2.13
   Fabric fabric;
   Endpoint end;
   const uint64_t at = reinterpret_cast<uintptr_t>(end.slots);
@@ -128,7 +128,7 @@ TEST(SoftWrite, KeysBoundsAndRights) {
   memcpy(end.buffer, "moved!!", 8);
   EXPECT_EQ(attempt(IBV_WR_RDMA_WRITE, 0x1008, moved->rkey, 8), IBV_WC_SUCCESS);
   EXPECT_STREQ(reinterpret_cast<char*>(end.slots) + 8, "moved!!");
-  // What the target does not grant, nobody has.
+  // What the target does not grant, nobody has (VERBS 2.10).
   ibv_qp_attr attr = {};
   attr.qp_access_flags = IBV_ACCESS_REMOTE_READ;
   ASSERT_EQ(ibv_modify_qp(end.target.get(), &attr, IBV_QP_ACCESS_FLAGS), 0);

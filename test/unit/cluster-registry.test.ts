@@ -1,9 +1,10 @@
 import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { otherFabrics, otherLayouts } from '../../src/cluster/layouts.js';
-import { lockName, rootFolder, stagedName } from '../../src/cluster/paths.js';
+import { lockName, parseFileName, rootFolder, stagedName } from '../../src/cluster/paths.js';
 import {
   isAlive,
   listDomains,
@@ -303,5 +304,65 @@ describe('what is in the way', () => {
       expect(readNote(one.folder, entry!)).toEqual({ pid: 0, name: '?', started: 0 });
     }
     one.remove();
+  });
+
+  test('any files with any content: the living stay, what belongs to nobody goes, strangers are not touched', () => {
+    const living = member();
+    const kept = lockName(living.incarnation);
+    const number = fc.oneof(
+      fc.constantFrom(
+        '0',
+        '1',
+        '7',
+        '007',
+        '9007199254740991',
+        '9007199254740992',
+        String(living.incarnation),
+      ),
+      fc.nat().map(String),
+    );
+    const ours = fc
+      .tuple(
+        fc.constantFrom('m-', 't-', 'i-', 'x-', 'm', ''),
+        number,
+        fc.constantFrom('.lock', '.sock', '.0', '.77', '.99999999999', '.lock~', ''),
+      )
+      .map((parts) => parts.join(''));
+    const strange = fc
+      .string({ unit: 'binary', minLength: 1, maxLength: 40 })
+      .filter((name) => !/[/\0]|^\.{1,2}$/.test(name));
+    const written = fc.oneof(
+      fc.uint8Array({ maxLength: 60 }),
+      fc
+        .record({ pid: fc.jsonValue(), name: fc.jsonValue(), started: fc.jsonValue() })
+        .map((value) => JSON.stringify(value)),
+    );
+    fc.assert(
+      fc.property(
+        fc.dictionary(fc.oneof(ours, strange), written, { maxKeys: 12 }),
+        written,
+        (files, text) => {
+          for (const name of Object.keys(files).filter((other) => other !== kept)) {
+            fs.writeFileSync(join(living.folder, name), files[name]!);
+          }
+          fs.writeFileSync(join(living.folder, kept), text);
+          const before = fs.readdirSync(living.folder);
+          for (const entry of scan(native, living.folder)) {
+            const { pid, name, started } = readNote(living.folder, entry);
+            expect(Number.isSafeInteger(pid) && typeof name === 'string' && Number.isFinite(started)).toBe(
+              true,
+            );
+            expect(entry.alive).toBe(entry.incarnation === living.incarnation);
+          }
+          sweep(native, living.folder);
+          const stays = (name: string) =>
+            (parseFileName(name)?.incarnation ?? living.incarnation) === living.incarnation;
+          expect(fs.readdirSync(living.folder)).toEqual(before.filter(stays));
+          for (const name of before.filter((other) => other !== kept))
+            fs.rmSync(join(living.folder, name), { force: true });
+        },
+      ),
+    );
+    living.remove();
   });
 });
