@@ -45,6 +45,8 @@ transport::MemberOptions read_options(Arguments& arguments) {
   plan.drop = arguments.number(faults, "drop", 0, 1, 0);
   plan.max_delay_polls = static_cast<uint32_t>(
       arguments.number(faults, "maxDelayPolls", 1, 1 << 20, plan.max_delay_polls));
+  plan.lock_limit = static_cast<uint64_t>(
+      arguments.number(faults, "lockLimit", 0, static_cast<double>(kMaxSafeInteger), 0));
   options.faults = plan;
   return options;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 
+#include "verbs/faults.h"
 #include "verbs/open.h"
 #include "verbs/provider.h"
 
@@ -89,6 +90,11 @@ void ibv_ack_async_event(ibv_async_event* event) {
 ibv_pd* ibv_alloc_pd(ibv_context* context) { return of(context).alloc_pd(context); }
 int ibv_dealloc_pd(ibv_pd* pd) { return of(pd->context).dealloc_pd(pd); }
 ibv_mr* ibv_reg_mr(ibv_pd* pd, void* addr, size_t length, int access) {
+  const auto may_register = millrace::verbs::may_register.load();
+  if (may_register != nullptr && !may_register(pd->context, length)) {
+    errno = ENOMEM;
+    return nullptr;
+  }
   return of(pd->context).reg_mr(pd, addr, length, access);
 }
 ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* addr, size_t length, uint64_t iova, int access) {

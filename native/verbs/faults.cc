@@ -64,6 +64,9 @@ class Decoration {
   int req_notify_cq(ibv_cq* cq, int solicited_only);
 
   void restore() { context_->ops = original_; }
+  bool may_register(size_t bytes) const {
+    return plan_.lock_limit == 0 || bytes <= plan_.lock_limit;
+  }
   FaultCounts counts() {
     std::lock_guard<std::mutex> guard(mutex_);
     return counts_;
@@ -314,6 +317,11 @@ int faulty_req_notify_cq(ibv_cq* cq, int solicited_only) {
   return find(cq->context)->req_notify_cq(cq, solicited_only);
 }
 
+bool within_lock_limit(ibv_context* context, size_t bytes) {
+  const std::shared_ptr<Decoration> decoration = find(context);
+  return decoration == nullptr || decoration->may_register(bytes);
+}
+
 }  // namespace
 
 base::Status install_faults(ibv_context* context, const FaultPlan& plan) {
@@ -330,6 +338,7 @@ base::Status install_faults(ibv_context* context, const FaultPlan& plan) {
     std::lock_guard<std::mutex> guard(registry_mutex);
     registry().push_back(decoration);
   }
+  may_register = within_lock_limit;
   context->ops.post_send = faulty_post_send;
   context->ops.poll_cq = faulty_poll_cq;
   context->ops.post_srq_recv = faulty_post_srq_recv;

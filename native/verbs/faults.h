@@ -2,6 +2,8 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/status.h"
@@ -22,6 +24,7 @@ struct FaultPlan {
   double dead_srq = 0;            ///< sent to an SRQ number that does not exist
   double drop = 0;                ///< a datagram of a UD QP that gets lost on the way
   uint32_t max_delay_polls = 16;  ///< upper bound of "some polls", at least 1
+  uint64_t lock_limit = 0;  ///< registering more bytes than this at once fails with ENOMEM; 0: none
 };
 
 /** What was injected so far; for tests that must know that their faults happened. */
@@ -44,6 +47,13 @@ base::Status install_faults(ibv_context* context, const FaultPlan& plan);
 /** Takes the decoration off again; withheld work is dropped. Does nothing when there is none. Any
  * thread. */
 void remove_faults(ibv_context* context);
+
+/**
+ * Whether so many bytes may be registered with a context at once: what ibv_reg_mr asks from the
+ * first install_faults() on, null before. (A pointer, since not every program with the verbs has
+ * this decorator.)
+ */
+inline std::atomic<bool (*)(ibv_context* context, size_t bytes)> may_register{nullptr};
 
 /** What was injected into this context; all zero when it is not decorated. Any thread. */
 FaultCounts fault_counts(ibv_context* context);

@@ -121,4 +121,4 @@ export class Fetches {
 }
 
 /** IBV_WC_REM_ACCESS_ERR: the key, or the range, is not valid there any more. */
-const REMOTE_ACCESS = 10;
+export const REMOTE_ACCESS = 10;

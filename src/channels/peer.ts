@@ -76,6 +76,8 @@ export class Peer {
   readonly sealed = new Map<number, number>();
 
   // ---- from it ----
+  /** Bytes of large messages that are being read from it, on another port. */
+  reading = 0;
   /** Subscriptions of it that have arrived. */
   heard = 0;
   /** AFTER records up to this count are not waited for any more. */

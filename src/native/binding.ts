@@ -180,6 +180,8 @@ export interface FaultOptions {
   /** A datagram to a multicast group that gets lost. */
   drop?: number;
   maxDelayPolls?: number;
+  /** Registering more bytes than this at once fails, as a device does that locks memory; 0: none. */
+  lockLimit?: number;
 }
 
 /** What `open` needs. */

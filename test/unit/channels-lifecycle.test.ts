@@ -1,10 +1,10 @@
 /** DESIGN, Semantics: one object a name, the ends of channels and members, the event loop, and faults of peers. */
 import { describe, expect, test, vi } from 'vitest';
 import type { ClusterPort } from '../../src/channels/engine.js';
-import { KIND, writeHeader } from '../../src/channels/wire.js';
+import { FLAG, KIND, writeHeader } from '../../src/channels/wire.js';
 import { collect, numbers, outcome } from '../support/collect.js';
 import { forge } from '../support/forge.js';
-import { World } from '../support/world.js';
+import { splitmix, World } from '../support/world.js';
 
 describe('same name in a member = same object; other options = error showing both', () => {
   test('the same object, with the same options or none', async () => {
@@ -358,6 +358,9 @@ describe('bad input is a counted, named error on that peer alone (I9)', () => {
       write(1, KIND.DEFINE, new Uint8Array([1, 2, 3]));
       write(1, KIND.DONE, Buffer.from('{"how":"explode"}'));
       write(1, KIND.CONSUMED, new Uint8Array(4));
+      write(0, KIND.LANDED, new Uint8Array(4));
+      write(0, KIND.LANDED, f64(0.5));
+      write(0, KIND.LANDED, f64(7, Number.NaN));
       write(77, KIND.DATA, new Uint8Array(4));
       write(77, KIND.GAP, f64(1, 2, 0));
       write(1, 200, new Uint8Array(4));
@@ -367,9 +370,43 @@ describe('bad input is a counted, named error on that peer alone (I9)', () => {
     await world.settle();
     expect(got).toEqual(['good', 'still good']);
     const named = faults.filter((event) => event.type === 'fault');
-    expect(named.length).toBeGreaterThanOrEqual(8);
+    expect(named.length).toBeGreaterThanOrEqual(11);
     expect(named.every((event) => event.type === 'fault' && event.peer?.name === 'evil')).toBe(true);
     expect(b.inspect().faults).toBe(named.length);
+  });
+
+  test('large messages from elsewhere that are none: each is a gap, and the channel goes on', async () => {
+    const world = new World();
+    const [a, b] = [await world.join('test', { name: 'evil' }), await world.join()];
+    const got: number[] = [];
+    b.channel<Uint8Array>('x', { codec: 'bytes' }).subscribe((bytes) => got.push(bytes.length));
+    const faults = collect(b.status$);
+    await world.settle();
+    a.channel<Uint8Array>('x', { codec: 'bytes' }).next(new Uint8Array(1));
+    await world.settle();
+    const random = splitmix(7);
+    const remote = KIND.DATA | ((FLAG.LARGE | FLAG.REMOTE) << 8);
+    const RECORDS = 300;
+    for (let sequence = 2; sequence < 2 + RECORDS; ) {
+      forge(world, a.incarnation, b.incarnation, (write) => {
+        for (let i = 0; i < 10; i++) {
+          const payload = Uint8Array.from({ length: Math.floor(random() * 100) }, () => random() * 256);
+          // Often something that begins as an offer does, with its form and a serial.
+          if (payload.length >= 16 && random() < 0.5)
+            payload.set([1, 0, 0, 0, 1, 0, 0, 0, sequence, 1, 0, 0, 0, 0, 0, 0]);
+          write(1, remote, payload, sequence++);
+        }
+      });
+      await world.settle();
+    }
+    forge(world, a.incarnation, b.incarnation, (write) =>
+      write(1, KIND.DATA, new Uint8Array(5), 2 + RECORDS),
+    );
+    await world.settle();
+    expect(got).toEqual([1, 5]);
+    const count = (type: string) => faults.filter((event) => event.type === type).length;
+    expect([count('gap'), count('payload-failed')]).toEqual([RECORDS, RECORDS]);
+    expect(b.resources().leases).toBe(0);
   });
 
   test('a CONSUMED for more than was sent', async () => {

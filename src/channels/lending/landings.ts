@@ -1,14 +1,14 @@
 import { type AnyMillraceError, type ErrorCode, MillraceError } from '../../errors.js';
 import { FETCH_END, type Native } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
-import type { Fetches } from '../fetches.js';
+import { type Fetches, REMOTE_ACCESS } from '../fetches.js';
 import type { Peer } from '../peer.js';
 import type { MessageAt, Origin } from '../subscription.js';
 import type { StatusEvent } from '../types.js';
 import type { Holdings } from './holdings.js';
 import { Landing as OfOrigin } from './landing.js';
 
-/** Payloads are read one after the other, in the order of their descriptors, but so many bytes are asked for ahead. */
+/** Payloads of a peer are read in the order of their descriptors, and so many bytes of them are asked for ahead. */
 const AHEAD_BYTES = 8 * 2 ** 20;
 
 type Landing = OfOrigin<Origin>;
@@ -35,17 +35,16 @@ export interface LandingsHost {
  * either of the two is gone. In between the publisher does not use the block again.
  */
 export class Landings {
-  /** Those that have no block yet, oldest first. */
+  /** Those that are not being read yet, oldest first. */
   #waiting: Landing[] = [];
-  /** Those that are being read, and their bytes. */
-  #reading = 0;
-  #bytes = 0;
+  /** There was no block for one of them. */
+  #short = false;
 
   constructor(private readonly host: LandingsHost) {}
 
   /** Whether one waits for a block. */
   get waits(): boolean {
-    return this.#waiting.length > 0;
+    return this.#short && this.#waiting.length > 0;
   }
 
   /** The message at `at` is to be read. Begins with it if there is room. */
@@ -68,24 +67,36 @@ export class Landings {
     return landing;
   }
 
-  /** Begins with those that wait, as far as there is room; at the end of each turn. */
+  /** Begins with those that wait, as far as there is room. */
   start(): void {
-    while (this.#waiting.length > 0) {
-      const landing = this.#waiting[0]!;
-      if (this.#reading > 0 && this.#bytes + landing.bytes > AHEAD_BYTES) return;
-      try {
-        const begun = this.host.holdings.land(landing.origin, landing.at);
-        if (begun === null) return;
-        landing.held = begun.held;
-        landing.fetch = begun.fetch;
-      } catch (error) {
-        this.#waiting.shift();
-        this.#over(landing, this.#cause(landing, error));
-        continue;
+    this.#short = false;
+    /** Whose turn it is not: none of a peer overtakes another, whose block it could take. */
+    const busy = new Set<Peer>();
+    for (const landing of [...this.#waiting]) {
+      const { peer } = landing.origin;
+      if (peer.reading > 0 && peer.reading + landing.bytes > AHEAD_BYTES) busy.add(peer);
+      if (busy.has(peer)) continue;
+      if (!this.#begin(landing)) {
+        this.#short = true;
+        return;
       }
-      this.#waiting.shift();
-      this.#follow(landing);
+      this.#waiting = this.#waiting.filter((one) => one !== landing);
     }
+  }
+
+  /** @returns false if it must wait */
+  #begin(landing: Landing): boolean {
+    try {
+      const begun = this.host.holdings.land(landing.origin, landing.at);
+      if (begun === null) return false;
+      landing.held = begun.held;
+      landing.fetch = begun.fetch;
+    } catch (error) {
+      this.#over(landing, this.#cause(landing, error));
+      return true;
+    }
+    this.#follow(landing);
+    return true;
   }
 
   /** Nobody wants it (any more). */
@@ -121,8 +132,7 @@ export class Landings {
 
   #follow(landing: Landing): void {
     const { origin, bytes, at } = landing;
-    this.#reading++;
-    this.#bytes += bytes;
+    origin.peer.reading += bytes;
     this.host.fetches.follow(landing.fetch, {
       progress: (done) => {
         const { name: channel, peer } = origin;
@@ -139,12 +149,11 @@ export class Landings {
       },
       finish: (end, done, status) => {
         landing.fetch = 0;
-        this.#reading--;
-        this.#bytes -= bytes;
+        origin.peer.reading -= bytes;
         this.#tell(landing);
         if (!landing.pending) this.drop(landing);
         else if (end === FETCH_END.DONE) this.#over(landing, null);
-        else if (end === FETCH_END.PEER_LOST)
+        else if (end === FETCH_END.PEER_LOST || status === REMOTE_ACCESS)
           this.#over(
             landing,
             failure(landing, 'ERR_PEER_LOST', `it left or died when ${done} had come`, { done }),

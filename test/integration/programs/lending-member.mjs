@@ -10,7 +10,7 @@ import millrace from '../../../dist/index.js';
 setFlagsFromString('--expose-gc');
 const gc = runInNewContext('gc');
 const [name, options = '{}'] = process.argv.slice(2);
-const { overflow = 'wait', seed = 1, ...join } = JSON.parse(options);
+const { overflow = 'wait', seed = 1, keeps = 8, ...join } = JSON.parse(options);
 const say = (message) => process.stdout.write(`${JSON.stringify(message)}\n`);
 
 // mulberry32
@@ -44,10 +44,13 @@ const owned = member.channel('owned', {
   codec: 'bytes',
   overflow: overflow === 'wait' ? 'drop-oldest' : overflow,
 });
+out.status$.subscribe((event) => {
+  if (event.type === 'payload-failed') say({ type: 'failed', code: event.error.code });
+});
 const counts = { loans: 0, full: 0, refused: 0, leases: 0, values: 0, broken: 0, steps: 0 };
 
 /** So much it keeps of each kind. */
-let most = 8;
+let most = keeps;
 const held = [];
 function drop(at) {
   const [one] = held.splice(at, 1);
@@ -121,8 +124,28 @@ async function walk(steps) {
   }
 }
 
+/** Publishes loans of one size, as fast as they are taken, until it is told to stop. */
+let streaming = false;
+async function stream(bytes) {
+  for (streaming = true; streaming; await new Promise((done) => setImmediate(done))) {
+    let loan;
+    try {
+      loan = out.loan(bytes);
+    } catch (error) {
+      if (error.code !== 'ERR_POOL_FULL') throw error;
+      counts.full++;
+      continue;
+    }
+    fill(loan.bytes);
+    if (out.offer(loan)) continue;
+    counts.refused++;
+    loan.discard();
+  }
+}
+
 /** Gives everything back, and waits until the others have, too. */
 async function settle() {
+  streaming = false;
   // Also of what the others send from here on.
   most = 0;
   while (held.length > 0) drop(0);
@@ -139,10 +162,26 @@ async function settle() {
   setInterval(gc, 50).unref();
 }
 
+/** Waits for so many others. */
+async function peers(count) {
+  while (member.peers.length < count) await new Promise((done) => setImmediate(done));
+  say({ type: 'peers' });
+}
+
 say({ type: 'up' });
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);
   if (command.do === 'walk') void walk(command.steps).then(() => say({ type: 'walked', ...counts }));
+  else if (command.do === 'stream') void stream(command.bytes);
+  else if (command.do === 'peers') void peers(command.count);
+  else if (command.do === 'loan') {
+    try {
+      out.loan(command.bytes).discard();
+      say({ type: 'loan' });
+    } catch ({ code, message, details }) {
+      say({ type: 'loan', code, message, details });
+    }
+  } else if (command.do === 'counts') say({ type: 'counts', ...counts });
   else if (command.do === 'settle')
     void settle().then(() => say({ type: 'settled', ...counts, ...member.resources() }));
   else if (command.do === 'leave') break;
