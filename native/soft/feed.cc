@@ -5,7 +5,6 @@
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
-#include <net/if_arp.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -35,22 +34,6 @@ constexpr int kLargeBytes = 4 << 20;
 constexpr uint32_t kPrograms = 16;
 /** The largest that comes in one piece: a GSO packet with its headers. */
 constexpr uint32_t kLargestPacket = 65536 + 256;
-constexpr uint32_t kTagBytes = 4;
-
-/** struct virtio_net_hdr; the kernel's own header is none for C++. */
-struct NetHeader {
-  uint8_t flags;
-  uint8_t segmented;
-  uint16_t header_bytes;
-  uint16_t segment_bytes;
-  uint16_t checksum_start;
-  uint16_t checksum_offset;
-};
-static_assert(sizeof(NetHeader) == 10);
-constexpr uint8_t kNeedsChecksum = 1;  ///< VIRTIO_NET_HDR_F_NEEDS_CSUM
-constexpr uint8_t kNotSegmented = 0;   ///< VIRTIO_NET_HDR_GSO_NONE
-constexpr uint8_t kUdpSegmented = 5;   ///< VIRTIO_NET_HDR_GSO_UDP_L4
-
 base::Status os_error(const char* step) {
   const int error = errno;
   return base::Status::error(error, kWhat, base::format("%s: %s", step, strerror(error)));
@@ -62,14 +45,6 @@ bool set(int fd, int level, int name, const T& value) {
 }
 
 }  // namespace
-
-/** What is known of a frame beside its bytes. */
-struct Feed::Frame {
-  uint32_t interface = 0;
-  bool outgoing = false;
-  bool checked = false;  ///< its checksums are right, or nobody computed them (the sender is local)
-  NetHeader net = {};
-};
 
 base::Result<std::unique_ptr<Feed>> Feed::open(Context& context, const std::string& interface) {
   std::unique_ptr<Feed> feed(new Feed(context));
@@ -267,107 +242,54 @@ uint32_t Feed::read_sockets(uint32_t limit) {
   for (; taken < limit; ++taken) {
     if (!sockets_->next(large_.data(), static_cast<uint32_t>(large_.size()), &received)) break;
     ++counts_.frames;
-    Frame about;
-    about.interface = received.interface;
-    about.checked = true;
-    whole(received.frame, received.bytes, about);
+    RingFrame frame;
+    frame.frame = received.frame;
+    frame.bytes = received.bytes;
+    frame.interface = received.interface;
+    frame.checked = true;
+    whole(frame);
   }
   return taken;
 }
 
 /** One slot: its frame, with everything that the kernel keeps beside it put back. */
 void Feed::take(uint8_t* slot) {
-  tpacket2_hdr header;
-  memcpy(&header, slot, sizeof(header));
-  sockaddr_ll from;
-  memcpy(&from, slot + TPACKET_ALIGN(sizeof(header)), sizeof(from));
   ++counts_.frames;
-  Frame about;
-  about.interface = static_cast<uint32_t>(from.sll_ifindex);
-  about.outgoing = from.sll_pkttype == PACKET_OUTGOING;
-  about.checked = (header.tp_status & (TP_STATUS_CSUMNOTREADY | TP_STATUS_CSUM_VALID)) != 0;
-  uint8_t* frame = slot + header.tp_mac;
-  uint32_t bytes = header.tp_snaplen;
-  memcpy(&about.net, frame - sizeof(about.net), sizeof(about.net));
-  if ((header.tp_status & TP_STATUS_COPY) != 0) {
-    // Behind room for a tag.
-    uint8_t* const start = large_.data() + kTagBytes;
-    const ssize_t got = recv(socket_.get(), start, large_.size() - kTagBytes, 0);
-    if (got < static_cast<ssize_t>(sizeof(about.net) + kMinFrame)) {
-      ++counts_.cut_off;
-      return;
-    }
-    memcpy(&about.net, start, sizeof(about.net));
-    frame = start + sizeof(about.net);
-    bytes = static_cast<uint32_t>(got) - static_cast<uint32_t>(sizeof(about.net));
-  } else if (header.tp_snaplen < header.tp_len) {
-    ++counts_.cut_off;
-    return;
-  }
-  // The loopback interface shows a packet twice; elsewhere what leaves is for sniffers alone.
-  if (about.outgoing && from.sll_hatype == ARPHRD_LOOPBACK) return;
-  if ((header.tp_status & TP_STATUS_VLAN_VALID) != 0 && bytes >= kMinFrame) {
-    // Where the header of virtio was, or was left room.
-    frame -= kTagBytes;
-    memmove(frame, frame + kTagBytes, 12);
-    const uint16_t type = (header.tp_status & TP_STATUS_VLAN_TPID_VALID) != 0
-                              ? header.tp_vlan_tpid
-                              : uint16_t{ETH_P_8021Q};
-    const uint16_t tag[2] = {htons(type), htons(header.tp_vlan_tci)};
-    memcpy(frame + 12, tag, sizeof(tag));
-    bytes += kTagBytes;
-  }
-  whole(frame, bytes, about);
+  RingFrame frame;
+  SlotState state = read_slot(slot, kSlotBytes, &frame);
+  if (state == SlotState::kCopied) state = read_copy(&frame);
+  if (state == SlotState::kCutOff) ++counts_.cut_off;
+  if (state != SlotState::kFrame || frame.twice) return;
+  restore_tag(&frame);
+  whole(frame);
+}
+
+/** A frame that was too long for its slot. */
+SlotState Feed::read_copy(RingFrame* frame) {
+  uint8_t* const start = large_.data() + kTagBytes;  // behind room for a tag
+  const ssize_t got = recv(socket_.get(), start, large_.size() - kTagBytes, 0);
+  if (got < static_cast<ssize_t>(sizeof(frame->net) + kMinFrame)) return SlotState::kCutOff;
+  memcpy(&frame->net, start, sizeof(frame->net));
+  frame->frame = start + sizeof(frame->net);
+  frame->bytes = static_cast<uint32_t>(got) - static_cast<uint32_t>(sizeof(frame->net));
+  return SlotState::kFrame;
 }
 
 /** A packet as its sender handed it over: one frame, or many that nobody has cut yet. */
-void Feed::whole(uint8_t* frame, uint32_t bytes, const Frame& about) {
-  if (about.net.segmented != kNotSegmented) return segments(frame, bytes, about);
-  if (bytes < kMinFrame || bytes > kMaxFrame) {
+void Feed::whole(const RingFrame& frame) {
+  if (frame.net.segmented != kNotSegmented) {
+    const bool cut =
+        cut_segments(frame, [&](uint8_t* piece, uint32_t bytes) { arrive(piece, bytes, frame); });
+    if (!cut) ++counts_.oversized;
+  } else if (frame.bytes < kMinFrame || frame.bytes > kMaxFrame) {
     ++counts_.oversized;
-    return;
-  }
-  arrive(frame, bytes, about);
-}
-
-/** UDP that the sender's system would have cut on its way: cut here. Others (TCP) are not. */
-void Feed::segments(uint8_t* frame, uint32_t bytes, const Frame& about) {
-  PacketFields fields;
-  PacketLayout layout;
-  parse_frame(frame, bytes, &fields, &layout);
-  const uint32_t each = about.net.segment_bytes;
-  const bool udp = (fields.outer.layers & kLayerUdp) != 0 && layout.l4 != 0;
-  constexpr uint32_t kUdpBytes = 8;
-  if (about.net.segmented != kUdpSegmented || !udp || each == 0 ||
-      layout.l4 + kUdpBytes + each > kMaxFrame) {
-    ++counts_.oversized;
-    return;
-  }
-  uint8_t piece[kMaxFrame];
-  const uint32_t headers = layout.l4 + kUdpBytes;
-  const uint8_t* payload = frame + headers;
-  uint32_t left = layout.l4_bytes - kUdpBytes;
-  const auto put = [&](uint32_t at, uint32_t value) {
-    const uint16_t big = htons(static_cast<uint16_t>(value));
-    memcpy(piece + at, &big, sizeof(big));
-  };
-  while (left > 0) {
-    const uint32_t n = std::min(left, each);
-    memcpy(piece, frame, headers);
-    memcpy(piece + headers, payload, n);
-    const bool v4 = (fields.outer.layers & kLayerIpv4) != 0;
-    const uint32_t l4_bytes = kUdpBytes + n;
-    put(layout.ip + (v4 ? 2 : 4),
-        v4 ? layout.ip_header + l4_bytes : layout.l4 - layout.ip - 40 + l4_bytes);
-    put(layout.l4 + 4, l4_bytes);
-    arrive(piece, headers + n, about);
-    payload += n;
-    left -= n;
+  } else {
+    arrive(frame.frame, frame.bytes, frame);
   }
 }
 
 /** A frame at the port: matched, counted, delivered to those of the winners that are ours. */
-void Feed::arrive(uint8_t* frame, uint32_t bytes, const Frame& about) {
+void Feed::arrive(uint8_t* frame, uint32_t bytes, const RingFrame& about) {
   PacketFields fields;
   PacketLayout layout;
   parse_frame(frame, bytes, &fields, &layout);

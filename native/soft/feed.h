@@ -14,6 +14,7 @@
 #include "soft/coarse_filter.h"
 #include "soft/flow.h"
 #include "soft/provider.h"
+#include "soft/ring_frame.h"
 #include "soft/udp_sockets.h"
 
 namespace millrace::soft {
@@ -73,7 +74,6 @@ class Feed {
   uint32_t objects() const { return source_ != nullptr ? 3 : 0; }
 
  private:
-  struct Frame;
   explicit Feed(Context& context) : context_(context) {}
 
   base::Status find_interface(const std::string& interface);
@@ -83,9 +83,9 @@ class Feed {
   uint32_t read_ring(uint32_t limit);
   uint32_t read_sockets(uint32_t limit);
   void take(uint8_t* slot);
-  void whole(uint8_t* frame, uint32_t bytes, const Frame& about);
-  void segments(uint8_t* frame, uint32_t bytes, const Frame& about);
-  void arrive(uint8_t* frame, uint32_t bytes, const Frame& about);
+  SlotState read_copy(RingFrame* frame);
+  void whole(const RingFrame& frame);
+  void arrive(uint8_t* frame, uint32_t bytes, const RingFrame& about);
   bool own(uint32_t qpn) const;
 
   Context& context_;

@@ -86,3 +86,36 @@ write("flow", "group", flow([mac, address, port]))
 write("flow", "tag", flow([mac, struct.pack("<IHxxI", 0x1000, 12, 7)]))
 write("flow", "drop", flow([port, struct.pack("<IHxx", 0x1001, 8)]))
 write("flow", "sniffer", flow([], kind=3))
+
+
+def rules_and_frame(rules, frame):
+    return b"".join(struct.pack("<H", len(rule)) + rule for rule in rules) + b"\0\0" + frame
+
+
+group = flow([address, port])
+write("filter", "group", rules_and_frame([group], plain))
+write("filter", "many", rules_and_frame([flow([spec(0x30, b"\0\0" + struct.pack(">IIII", 0, 0x0A000001 + i * 65536, 0, 0xFFFFFFFF)),
+                                               spec(0x41, struct.pack(">HHHH", 5001 + 2 * i, 0, 0xFFFF, 0))])
+                                         for i in range(200)] + [group], plain))
+write("filter", "ports", rules_and_frame([flow([port])], ethernet(0x86DD, ipv6(17, udp(5001, b"six")))))
+write("filter", "fragment", rules_and_frame([group], ethernet(0x0800, ipv4(17, udp(5001, b"x"), 0x2000))))
+write("filter", "two-tags", rules_and_frame([group], ethernet(0x0800, ipv4(17, udp(5001, b"x")), b"\x81\0\0\7")))
+
+
+def slot(frame, status=1, tag=0, net=bytes(10), kind=0):
+    """A slot of a TPACKET_V2 ring: its header, the address, the header of virtio, the frame."""
+    start = 76
+    head = struct.pack("<IIIHHIIHHxxxx", status, len(frame), len(frame), start, start + 14, 1, 2, tag, 0x88A8)
+    address = struct.pack("<HHiHBB8s", 17, 8, 3, 1, kind, 6, bytes(8))
+    return (head + address).ljust(start - len(net), b"\0") + net + frame
+
+
+gso = struct.pack("<BBHHHH", 1, 5, 42, 100, 34, 6)
+big = ethernet(0x0800, ipv4(17, udp(5001, bytes(range(256)) * 4)))
+write("ring_frame", "plain", slot(plain))
+write("ring_frame", "tagged", slot(plain, status=1 | 1 << 4, tag=0x6007))
+write("ring_frame", "service-tag", slot(plain, status=1 | 1 << 4 | 1 << 6, tag=5))
+write("ring_frame", "fragment", slot(ethernet(0x0800, ipv4(17, udp(1, b"x"), 0x2000)), status=1 | 1 << 4, tag=7))
+write("ring_frame", "segments", slot(big, net=gso))
+write("ring_frame", "segments-six", slot(ethernet(0x86DD, ipv6(17, udp(5001, bytes(1000)))), net=gso, status=0x11))
+write("ring_frame", "outgoing", slot(plain, kind=4))
