@@ -66,8 +66,7 @@ const bytesKey = (value: Uint8Array, mask: Uint8Array): string => {
 };
 
 /** What happens to a packet, as one word: between rules with the same it makes no difference which one wins. */
-const outcome = (rule: Rule): string =>
-  rule.action === 'drop' ? 'drop' : `${receiver(rule)} ${rule.tag ?? ''} ${rule.dontTrap}`;
+const outcome = (rule: Rule): string => `${receiver(rule)} ${rule.tag ?? ''} ${rule.dontTrap}`;
 
 /** Rules with the identical match at one priority: they share packets, which not all can. */
 function* identical(rules: readonly Rule[], skip: Set<Rule>): Generator<Problem> {
@@ -84,7 +83,7 @@ function* identical(rules: readonly Rule[], skip: Set<Rule>): Generator<Problem>
     const keeps = run.find(({ dontTrap }) => !dontTrap);
     const served = new Map<string, Rule>();
     for (const rule of run) {
-      const key = outcome(rule) === 'drop' ? 'drop' : receiver(rule);
+      const key = receiver(rule);
       const twin = served.get(key);
       if (twin === undefined) served.set(key, rule);
       if (drop !== undefined && rule.action !== 'drop') {

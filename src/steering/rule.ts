@@ -116,7 +116,8 @@ export interface Rule {
 /** Who gets a copy, as one word: rules with the same one share a queue pair, and get one copy of a packet between them. */
 export function receiver({ name, action }: Rule): string {
   if (typeof action === 'object') return `to ${action.to.name}`;
-  return `${action} ${name}`;
+  // Nobody gets what is dropped. Each rule that counts is one to count for.
+  return action === 'drop' ? 'drop' : `count ${name}`;
 }
 
 /** How messages call a rule. */

@@ -23,6 +23,14 @@ const own = (rules) => rules.map((rule) => (rule.to === 'channel' ? { ...rule, t
 
 const calls = {
   add: (rules) => steering.add(own(rules)).map(({ name }) => name),
+  // So many that no datagram of the others meets, and that no port or group is held for.
+  many: (count) =>
+    steering.add(
+      Array.from({ length: count }, (_, i) => ({
+        match: { dst: `10.9.${i >> 8}.${i & 255}`, protocol: 'tcp', interface: 'lo' },
+        drop: true,
+      })),
+    ).length,
   remove: (names) => steering.remove(names),
   replace: (rules) => steering.replace(own(rules)).map(({ name }) => name),
   watch: async (file) => (await steering.watch(file)).file,
