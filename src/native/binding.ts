@@ -286,8 +286,8 @@ export interface NativeResources {
   mappedPoolFiles: number;
   /**
    * Payloads of large messages and of leases that this member has copied, ever, and their bytes: a value put into the pool, a
-   * lease of a message that lay in a slot, what was kept and moved out of a publisher's pool, and every payload on hosts
-   * without external ArrayBuffers. What travels as a loan and a lease is in neither.
+   * lease of a message that lay in a slot, what was kept and moved out of a publisher's pool, what is read from another port,
+   * and every payload on hosts without external ArrayBuffers. What travels as a loan and a lease on one host is in neither.
    */
   copies: number;
   copiedBytes: number;

@@ -1,3 +1,4 @@
+import { join } from 'node:path';
 import { MillraceError } from '../../errors.js';
 import { ENDED, type Native, USE } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
@@ -20,6 +21,9 @@ export interface HoldingsHost {
   /** Tells the channel's subscribers and the member. */
   tellOf(origin: Origin, event: StatusEvent): void;
 }
+
+/** What is in every stack of a subscription: this library, RxJS and Node.js itself. */
+const OURS = [join(__dirname, '..', '..', '/'), '/node_modules/rxjs/', '(node:', 'at node:'];
 
 /**
  * The blocks of other members that this one holds. Subscribers get the message as its own, held until nobody can reach its
@@ -76,6 +80,7 @@ export class Holdings {
     if (body === null) throw notValid(origin);
     const begun = this.native.land(this.handle, origin.peer.index, at.bytes, at.headersEnd);
     if (begun === null) return null;
+    this.copies.add(body.bytes);
     return { held: this.#hold(begun.hold, origin, this.host.self, at.sequence, body), fetch: begun.fetch };
   }
 
@@ -144,7 +149,10 @@ export class Holdings {
     Error.stackTraceLimit = 32;
     const { stack = '' } = new Error(what);
     Error.stackTraceLimit = limit;
-    return stack.replace(/^Error: /, '');
+    const [, ...frames] = stack.split('\n');
+    const others = frames.filter((frame) => !OURS.some((ours) => frame.includes(ours)));
+    // In a bundle all frames are of one file.
+    return [what, ...(others.length > 0 ? others : frames)].join('\n');
   }
 
   /** Several will take leases of it. */
