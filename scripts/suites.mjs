@@ -4,6 +4,7 @@
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
+import { fetchNode, NODES } from './nodes.mjs';
 import { bin, clangFormat, fuzzCompiler, head, root, run, tail, which } from './setup.mjs';
 
 const MINUTE = 60_000;
@@ -178,12 +179,17 @@ const typesOf = (project) => [
 ];
 
 /** Runs one project of vitest.config.mts, or some files of it, and counts from its JSON report. */
-async function vitest(context, project, { files = [], env = {}, title = '' } = {}) {
+async function vitest(
+  context,
+  project,
+  { program = node, files = [], only = '', env = {}, title = '' } = {},
+) {
   const report = join(root, 'build', 'logs', `${project}${title.replaceAll(' ', '-')}.json`);
   rmSync(report, { force: true });
   const args = ['node_modules/vitest/vitest.mjs', 'run', '--project', project, ...files];
+  if (only !== '') args.push('--testNamePattern', only);
   args.push('--reporter=default', '--reporter=json', `--outputFile.json=${report}`);
-  const result = await run(node, args, {
+  const result = await run(program, args, {
     log: context.log,
     append: true,
     env: { ...context.env, ...env },
@@ -193,7 +199,8 @@ async function vitest(context, project, { files = [], env = {}, title = '' } = {
   try {
     const json = JSON.parse(readFileSync(report, 'utf8'));
     total.passed = json.numPassedTests;
-    total.skipped = json.numPendingTests + (json.numTodoTests ?? 0);
+    // Those that nobody asked for are pending, too.
+    total.skipped = only === '' ? json.numPendingTests + (json.numTodoTests ?? 0) : 0;
     for (const file of json.testResults) {
       const bad = file.assertionResults.filter((test) => test.status === 'failed');
       for (const test of bad) {
@@ -227,6 +234,28 @@ const integration = async (context) =>
       title: ' over RC',
     }),
   ]);
+
+/** What differs between versions of Node.js, and the package, with the same build under newer ones. */
+async function nodes(context) {
+  const results = [];
+  for (const [version, sum] of NODES) {
+    const { log } = context;
+    const { program, why } = await fetchNode(version, sum, { log, append: true, limitMs: context.left() });
+    const title = ` on Node.js ${version}`;
+    if (program === undefined) {
+      const failure = `not run${title}: ${why}`;
+      const ci = process.env.CI === 'true';
+      results.push({ passed: 0, failed: ci ? 1 : 0, skipped: ci ? 0 : 1, failures: [failure] });
+      continue;
+    }
+    results.push(
+      await vitest(context, 'integration', { program, files: ['test/integration/leases.test.ts'], title }),
+      // Types are no matter of the version.
+      await vitest(context, 'package', { program, only: '^(?!the types)', title }),
+    );
+  }
+  return sum(results);
+}
 
 /** Each libFuzzer target for a few seconds from its seeds; a crash leaves its input in build/fuzz/artifacts. */
 async function fuzz(context) {
@@ -429,6 +458,14 @@ export const SUITES = [
     built: ['native', 'ts'],
     limit: 10,
     run: (context) => vitest(context, 'package'),
+  },
+  {
+    name: 'nodes',
+    title: 'leases and the package under Node.js 22 and 24, which are fetched',
+    tools: ['objdump'],
+    built: ['native', 'ts'],
+    limit: 10,
+    run: nodes,
   },
   {
     name: 'demo',

@@ -391,7 +391,8 @@ describe('what goes wrong', () => {
     // The same block again: what comes is right at both.
     await send(out, MIB, 2);
     await until(() => leases.length === 2 && theirs.length === 2);
-    expect(pub.resources().blocks).toBe(2);
+    // Besides it there is one spare at most, which a thread makes in its own time.
+    expect(pub.resources().blocks).toBeLessThanOrEqual(2);
     for (const lease of [leases[1]!, theirs[1]!]) {
       expect([lease.bytes[5000], lease.bytes[900_000]]).toEqual([2, 2]);
       lease.release();
@@ -416,7 +417,7 @@ describe('what goes wrong', () => {
     kept.length = 0;
     await collected(() => sub.resources().leases === 0);
     await until(() => warnings.length === 1);
-    expect(warnings[0]).toMatch(/^stray-write: Somebody wrote to 1 pages of message 1 of pub on channel "x"/);
+    expect(warnings[0]).toMatch(/^stray-write: Somebody wrote to 1 page of message 1 of pub on channel "x"/);
     expect(events).toContainEqual(
       expect.objectContaining({ type: 'stray-write', channel: 'x', sequence: 1, bytes: MIB }),
     );
@@ -660,7 +661,8 @@ describe('surroundings', () => {
       for (const member of domain.members) await member.leave();
       expect(domain.files).toEqual([]);
     } finally {
-      spawnSync('umount', [domain.folder]);
+      // A spare block may still be in the making, on a thread that has the folder open.
+      await until(() => spawnSync('umount', [domain.folder]).status === 0);
     }
   });
 });

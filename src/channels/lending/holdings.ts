@@ -217,7 +217,7 @@ export class Holdings {
       this.#warn(
         'stray-write',
         held,
-        `Somebody wrote to ${strays} pages of message ${held.sequence} of ${from.peer.info.name} on channel ${JSON.stringify(from.name)}, ` +
+        `Somebody wrote to ${strays} page${strays === 1 ? '' : 's'} of message ${held.sequence} of ${from.peer.info.name} on channel ${JSON.stringify(from.name)}, ` +
           'which is read only. The writes reached nobody else and are undone. Copy what is to be changed.',
       );
     }
