@@ -2,9 +2,10 @@ import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
 
 /**
- * Three projects, each a suite of `npm test`:
+ * Four projects, each a suite of `npm test`:
  *   unit         src/ in memory, no addon, files in parallel
  *   integration  the built addon and dist/, real processes, workers and signals
+ *   page         a page of ours in a real browser
  *   package      the packed tarball, installed somewhere else
  * There are no retries anywhere: a test that fails now and then is a fault to find.
  */
@@ -37,6 +38,15 @@ export default defineConfig({
           include: ['test/integration/**/*.test.ts'],
           // Each file starts processes of its own; on two cores two files at once only measure each other.
           fileParallelism: false,
+          testTimeout: 120_000,
+          hookTimeout: 120_000,
+        },
+      },
+      {
+        test: {
+          ...common,
+          name: 'page',
+          include: ['test/page/**/*.test.ts'],
           testTimeout: 120_000,
           hookTimeout: 120_000,
         },

@@ -105,6 +105,7 @@ export const TOOLS = {
   rdma: { have: () => inSbin('rdma'), apt: 'iproute2' },
   ip: { have: () => inSbin('ip'), apt: 'iproute2' },
   tshark: { have: () => which('tshark') !== undefined, apt: 'tshark' },
+  chromium: { have: () => which('chromium') !== undefined, apt: 'chromium' },
   python3: { have: () => which('python3') !== undefined, apt: 'python3' },
   ibverbs: {
     have: () => which('ibv_srq_pingpong') !== undefined && existsSync('/etc/libibverbs.d/rxe.driver'),

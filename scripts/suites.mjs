@@ -359,12 +359,16 @@ async function conformance(context) {
   return total;
 }
 
-/** The demo as its users run it: to the end, and ended by Ctrl-C, after which nothing may be left. */
-const demo = (context) =>
-  checks(context, [
-    ['to the end', node, ['examples/demo/run.mjs', '--seconds', '4']],
-    ['ended by Ctrl-C', node, ['scripts/demo-interrupt.mjs']],
+/** The demos as their users run them: to the end, and ended by Ctrl-C, after which nothing may be left. */
+const demo = (context) => {
+  const [publish, fanout] = ['examples/demo/run.mjs', 'examples/fanout/demo.mjs'];
+  return checks(context, [
+    ['to the end', node, [publish, '--seconds', '4']],
+    ['ended by Ctrl-C', node, ['scripts/demo-interrupt.mjs', publish, 'received:']],
+    ['fan-out to the end', node, [fanout, '--seconds', '4']],
+    ['fan-out ended by Ctrl-C', node, ['scripts/demo-interrupt.mjs', fanout, 'packets/s']],
   ]);
+};
 
 /**
  * Every suite, in the order of running. `built` names what must have been built first; `byName` suites run only when
@@ -469,11 +473,19 @@ export const SUITES = [
   },
   {
     name: 'demo',
-    title: 'the demo, to its end and ended by Ctrl-C',
+    title: 'the demos, to their ends and ended by Ctrl-C',
     tools: [],
     built: ['native', 'ts'],
     limit: 3,
     run: demo,
+  },
+  {
+    name: 'page',
+    title: "the fan-out example's page in a real browser",
+    tools: ['chromium'],
+    built: ['native', 'ts'],
+    limit: 5,
+    run: (context) => vitest(context, 'page'),
   },
   {
     name: 'vm',

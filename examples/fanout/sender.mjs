@@ -75,5 +75,4 @@ while (!stopped) {
   await new Promise((resolve) => setTimeout(resolve, due > sent ? 1 : TICK_MS));
 }
 await tell({ type: 'sent', sent: Object.fromEntries(feeds.map(({ name, sequence }) => [name, sequence])) });
-process.disconnect?.();
-socket.close();
+process.exit(0);

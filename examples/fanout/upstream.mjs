@@ -10,7 +10,7 @@ const MOST_SENDERS = 1024;
 const LATE = 1000;
 
 /** What came by one rule. */
-class Flow {
+export class Flow {
   quotes = 0;
   malformed = 0;
   /** Quotes that the sequences of the senders say are missing. */

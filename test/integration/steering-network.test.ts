@@ -5,7 +5,7 @@ import type { RuleInput } from '../../src/steering/rule.js';
 import type { RuleStats } from '../../src/steering/steering.js';
 import { Asked } from '../support/asked.js';
 import { frame } from '../support/frames.js';
-import { canMakeNetworks, Network } from '../support/network.js';
+import { canMakeNetworks, Network, NOBODY } from '../support/network.js';
 
 interface Kept {
   readonly payload: string;
@@ -22,17 +22,6 @@ interface Stats {
   readonly ports: Record<string, NativePortCounters>;
   readonly warnings: string[];
 }
-/** Another user, without capabilities. */
-const NOBODY = [
-  'setpriv',
-  '--reuid',
-  '65534',
-  '--clear-groups',
-  '--bounding-set',
-  '-all',
-  '--inh-caps',
-  '-all',
-];
 
 let network: Network | undefined;
 afterEach(async () => {

@@ -16,6 +16,18 @@ export const canMakeNetworks = (() => {
   }
 })();
 
+/** Another user, without capabilities. */
+export const NOBODY = [
+  'setpriv',
+  '--reuid',
+  '65534',
+  '--clear-groups',
+  '--bounding-set',
+  '-all',
+  '--inh-caps',
+  '-all',
+];
+
 let made = 0;
 
 /** Hosts on one switch. Host k has `eth0` with 10.9.0.k and fd09::k, k from 1. */

@@ -20,11 +20,10 @@ export class History {
    */
   add(time, points) {
     if (time <= (this.times.at(-1) ?? Number.NEGATIVE_INFINITY)) this.clear();
-    for (const { id, label } of points) if (!this.series.has(id)) this.series.set(id, this.#fresh(label));
     this.times.push(time);
-    const byId = new Map(points.map((point) => [point.id, point]));
     const old = this.times.findIndex((one) => one >= time - SPAN);
     this.times.splice(0, old);
+    const byId = new Map(points.map((point) => [point.id, point]));
     for (const [id, series] of this.series) {
       for (const metric of METRICS) {
         series[metric].push(byId.get(id)?.[metric] ?? null);
@@ -32,6 +31,7 @@ export class History {
       }
       if (!byId.has(id) && series.rate.every((one) => one === null)) this.series.delete(id);
     }
+    for (const point of points) if (!this.series.has(point.id)) this.series.set(point.id, this.#begin(point));
   }
 
   /** A hole in all series, where the connection was lost. */
@@ -46,14 +46,18 @@ export class History {
   }
 
   /**
-   * @param {string} label
+   * @param {Point} point
    * @returns {Series}
    */
-  #fresh(label) {
+  #begin(point) {
     const used = new Set([...this.series.values()].map(({ colour }) => colour));
     let colour = 0;
     while (used.has(colour)) colour++;
-    const holes = () => this.times.map(() => null);
-    return { label, colour, rate: holes(), p50: holes(), p99: holes(), drops: holes() };
+    const before = Array(this.times.length - 1).fill(null);
+    const { label, rate, p50, p99, drops } = point;
+    return {
+      ...{ label, colour, rate: [...before, rate], p50: [...before, p50] },
+      ...{ p99: [...before, p99], drops: [...before, drops] },
+    };
   }
 }
