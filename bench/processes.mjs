@@ -40,8 +40,9 @@ export function removeFolder(folder) {
  * Starts a program of this folder, told what to do by its argument (JSON). It answers with messages {kind: value}.
  * `first(kind)` resolves with its first one of that kind, or rejects when it fails or ends; `ended` when it has ended.
  */
-function start(program, spec, { env = {}, execArgv = [] } = {}) {
+function start(program, spec, { env = {}, execPath = process.execPath, execArgv = [] } = {}) {
   const child = fork(join(import.meta.dirname, program), [JSON.stringify(spec)], {
+    execPath,
     execArgv,
     env: { ...process.env, MILLRACE_SHM_DIR: spec.folder, ...env },
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],

@@ -27,10 +27,11 @@ import * as large from './large.mjs';
 import { otherLoad } from './machine.mjs';
 import { Results, report } from './report.mjs';
 import * as small from './small.mjs';
+import * as steering from './steering.mjs';
 
 const here = import.meta.dirname;
 const root = join(here, '..');
-const SECTIONS = [small, large];
+const SECTIONS = [small, large, steering];
 
 const unique = (names) => [...new Set(names)].join(', ');
 const HELP = `npm run bench -- [options]

@@ -1,144 +1,231 @@
 /**
- * npm run bench:steering: datagrams from a network interface to a subscriber, against Node's dgram. A sender in a network
- * namespace of its own, a receiver in another, joined by a veth pair (root only). For each receiver the highest of the rates
- * at which it lost nothing, and the CPU that a datagram cost there. The two take turns; what counts is the ratio within this run.
+ * Datagrams from a network interface: to a subscriber in the process, against Node's dgram; through a channel to subscribers in
+ * other processes; and what it costs to find the rule of a frame. A sender and the receivers are in network namespaces of their
+ * own, joined by a veth pair (root only).
  */
-import { execFileSync, fork, spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { execFileSync, spawn } from 'node:child_process';
 import { join } from 'node:path';
-import { setTimeout as pause } from 'node:timers/promises';
-import { parseArgs } from 'node:util';
+import { digits, micros, percent, perSecond } from './figures.mjs';
+import { newFolder, owned, scene } from './processes.mjs';
 
 const ADDRESS = '10.9.1.1';
 const PORT = 5001;
-const SIZES = [64, 1400];
+const SIZES = { '64 B': 64, '1400 B': 1400 };
 const RATES = [5, 10, 25, 50, 75, 100, 150, 200, 250, 300, 400, 500, 600, 800].map(
   (thousand) => thousand * 1000,
 );
+/** Datagrams a second: more than dgram takes here, and less than most machines. */
+const FLOOD = 150_000;
+const FANOUT_RATE = 5000;
+const LISTENERS = [1, 4, 8];
+/** Of a sender, before it is asked what came. */
+const SETTLE_MS = 150;
 
-/** The receiver: counts until it is asked. */
-async function receive(kind) {
-  let count = 0;
-  let lost = () => ({});
-  if (kind === 'dgram') {
-    const { createSocket } = await import('node:dgram');
-    const socket = createSocket('udp4');
-    socket.on('message', () => count++);
-    await new Promise((resolve) => socket.bind(PORT, ADDRESS, resolve));
-  } else {
-    const { createRequire } = await import('node:module');
-    const require = createRequire(import.meta.url);
-    const { loadNative } = require('../dist/native/load.js');
-    const { Ports } = require('../dist/steering/ports.js');
-    const { Steering } = require('../dist/steering/steering.js');
-    const ports = new Ports(loadNative(), 'soft');
-    const match = { dst: ADDRESS, protocol: 'udp', port: PORT, interface: 'b0' };
-    ports.stream('feed').subscribe((datagram) => (count += datagram.bytes.length > 0 ? 1 : 0));
-    new Steering(ports).add({ match, to: 'feed' });
-    lost = () => ports.counters();
-  }
-  let cpu = process.cpuUsage();
-  process.on('message', (what) => {
-    if (what === 'start') {
-      count = 0;
-      cpu = process.cpuUsage();
-      return process.send({});
-    }
-    const { user, system } = process.cpuUsage(cpu);
-    process.send({ count, micros: user + system, lost: lost() });
-  });
-  process.send({});
-}
+export const name = 'steering';
+export const title = 'UDP of a network interface: to a subscriber, and through a channel to other processes.';
+export const peers = {
+  millrace: 'millrace',
+  dgram: 'node:dgram',
+  lane: 'a lane each',
+  multicast: "delivery:\n'multicast'",
+  hot: 'to 8 of them',
+  spread: 'to all of them',
+};
+export const cases = ['received', 'fanout', 'match'];
+const nanos = (value) => `${digits(value)} ns`;
+export const tables = {
+  rate: { title: 'most datagrams a second\nwithout loss', ours: 'millrace', show: perSecond },
+  cpu: { title: 'CPU a datagram, then', ours: 'millrace', show: micros, less: true },
+  lost: { title: `lost of ${FLOOD / 1000} k/s`, ours: 'millrace', show: percent, less: true },
+  fanout: {
+    title: `CPU of the service a datagram,\n64 B at ${FANOUT_RATE / 1000} k/s`,
+    ours: 'lane',
+    show: micros,
+    less: true,
+  },
+  fanoutLost: { title: 'lost on the way to a subscriber', ours: 'lane', show: percent, less: true },
+  match: { title: 'finding the rule of a frame', ours: 'hot', show: nanos, less: true },
+};
 
-async function main() {
-  const { values } = parseArgs({
-    options: { turns: { type: 'string', default: '3' }, ms: { type: 'string', default: '500' } },
-  });
-  const folder = mkdtempSync(join(tmpdir(), 'bench-steering-'));
-  const blast = join(folder, 'blast');
-  execFileSync('c++', ['-O2', '-std=c++20', join(import.meta.dirname, 'blast.cc'), '-o', blast]);
+/** The namespaces and the programs, once they are wanted; both are gone with this process. */
+let made;
+function world() {
+  if (made !== undefined) return made;
+  const folder = newFolder();
+  const compile = (name, ...flags) => {
+    const sources = [name, ...flags].filter((word) => word.endsWith('.cc'));
+    const out = join(folder, name.replace('.cc', ''));
+    const rest = flags.filter((word) => !word.endsWith('.cc'));
+    execFileSync('c++', ['-O2', '-std=c++20', ...rest, ...sources, '-o', out], {
+      cwd: import.meta.dirname,
+      stdio: ['ignore', 'ignore', 'pipe'],
+    });
+    return out;
+  };
   const [left, right] = [`mrb${process.pid}a`, `mrb${process.pid}b`];
   const ip = (...words) => execFileSync('ip', words, { stdio: 'pipe' });
-  const children = [];
-  try {
-    for (const name of [left, right]) ip('netns', 'add', name);
-    ip('-n', left, 'link', 'add', 'a0', 'type', 'veth', 'peer', 'name', 'b0', 'netns', right);
-    ip('-n', left, 'address', 'add', '10.9.1.2/24', 'dev', 'a0');
-    ip('-n', right, 'address', 'add', `${ADDRESS}/24`, 'dev', 'b0');
-    for (const [name, link] of [
-      [left, 'a0'],
-      [right, 'b0'],
-    ])
-      ip('-n', name, 'link', 'set', link, 'up');
-    const results = new Map();
-    for (let turn = 0; turn < Number(values.turns); turn++) {
-      for (const bytes of SIZES) {
-        for (const kind of ['dgram', 'millrace']) {
-          const child = fork(import.meta.filename, ['--receive', kind], {
-            execPath: 'ip',
-            execArgv: ['netns', 'exec', right, process.execPath],
-            env: { ...process.env, MILLRACE_SHM_DIR: folder },
-          });
-          children.push(child);
-          await once(child, 'message');
-          const ask = (what) => {
-            const answer = once(child, 'message').then(([message]) => message);
-            child.send(what);
-            return answer;
-          };
-          let best = { rate: 0, each: 0 };
-          for (const rate of RATES) {
-            await ask('start');
-            const sender = spawn('ip', [
-              'netns',
-              'exec',
-              left,
-              blast,
-              ADDRESS,
-              `${PORT}`,
-              `${bytes}`,
-              `${rate}`,
-              values.ms,
-            ]);
-            let text = '';
-            sender.stdout.on('data', (chunk) => (text += chunk));
-            await once(sender, 'close');
-            await pause(100);
-            const sent = Number(text);
-            const { count, micros, lost } = await ask('report');
-            if (process.env.VERBOSE)
-              console.log(kind, bytes, rate, sent, count, (micros / count).toFixed(2), JSON.stringify(lost));
-            if (count < sent) break;
-            // What was sent, which may be less than was asked for: the sender shares the machine.
-            const reached = (sent * 1000) / Number(values.ms);
-            if (reached > best.rate) best = { rate: reached, each: micros / count };
-          }
-          child.kill();
-          await once(child, 'exit');
-          const key = `${bytes} ${kind}`;
-          results.set(key, [...(results.get(key) ?? []), best]);
-        }
-      }
-    }
-    const median = (list) => list.toSorted((a, b) => a - b)[Math.floor(list.length / 2)];
-    for (const bytes of SIZES) {
-      const [dgram, ours] = ['dgram', 'millrace'].map((kind) => {
-        const list = results.get(`${bytes} ${kind}`);
-        return { rate: median(list.map(({ rate }) => rate)), each: median(list.map(({ each }) => each)) };
-      });
-      const row = ({ rate, each }) => `${Math.round(rate / 1000)} k/s, ${each.toFixed(1)} us CPU each`;
-      console.log(
-        `${bytes} B without loss: dgram ${row(dgram)}; millrace ${row(ours)}; ` +
-          `${(ours.rate / dgram.rate).toFixed(1)} times the rate (mark: 3), CPU ${(dgram.each / ours.each).toFixed(1)} times less`,
-      );
-    }
-  } finally {
-    for (const child of children) child.kill('SIGKILL');
-    for (const name of [left, right]) ip('netns', 'del', name);
-    rmSync(folder, { recursive: true, force: true });
+  for (const name of [left, right]) {
+    ip('netns', 'add', name);
+    process.on('exit', () => ip('netns', 'del', name));
   }
+  ip('-n', left, 'link', 'add', 'a0', 'type', 'veth', 'peer', 'name', 'b0', 'netns', right);
+  ip('-n', left, 'address', 'add', '10.9.1.2/24', 'dev', 'a0');
+  ip('-n', right, 'address', 'add', `${ADDRESS}/24`, 'dev', 'b0');
+  ip('-n', left, 'link', 'set', 'a0', 'up');
+  ip('-n', right, 'link', 'set', 'b0', 'up');
+  ip('-n', right, 'link', 'set', 'lo', 'up');
+  made = {
+    left,
+    blast: compile('blast.cc'),
+    match: compile('match.cc', '../native/soft/flow_index.cc', '-I../native'),
+    inside: { execPath: 'ip', execArgv: ['netns', 'exec', right, process.execPath] },
+  };
+  return made;
 }
 
-await (process.argv[2] === '--receive' ? receive(process.argv[3]) : main());
+/** Sends at a rate. @returns how many were sent */
+async function send(bytes, rate, ms) {
+  const { left, blast } = world();
+  const words = ['netns', 'exec', left, blast, ADDRESS, PORT, bytes, rate, ms].map(String);
+  const child = owned(spawn('ip', words, { stdio: ['ignore', 'pipe', 'inherit'] }));
+  let text = '';
+  child.stdout.on('data', (chunk) => (text += chunk));
+  await new Promise((resolve) => child.on('close', resolve));
+  await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+  return Number(text);
+}
+
+let serial = 0;
+/** What some processes counted while `body` ran, and what that resolved with. */
+async function during(children, body) {
+  const n = ++serial;
+  const all = (word, kind) =>
+    Promise.all(
+      children.map(({ child, first }) => {
+        const answer = first(`${kind}${n}`);
+        child.send({ [word]: n });
+        return answer;
+      }),
+    );
+  await all('start', 'started');
+  const result = await body();
+  return { result, reports: await all('report', 'report') };
+}
+
+const where = { address: ADDRESS, port: PORT, interface: 'b0' };
+
+/** The highest of the rates at which a receiver lost nothing, what a datagram cost there, and what it lost of a flood. */
+function received(peer, row, ms) {
+  const bytes = SIZES[row];
+  return scene(peer, 120_000, async (start) => {
+    const role = peer === 'dgram' ? 'dgram' : 'datagrams';
+    const receiver = start('steering-child.mjs', { ...where, peer, role }, world().inside);
+    await receiver.first('ready');
+    let best = { rate: 0, each: Number.NaN };
+    for (const asked of RATES) {
+      const { result: sent, reports } = await during([receiver], () => send(bytes, asked, ms));
+      const [{ count, micros }] = reports;
+      if (count < sent) break;
+      // What was sent, which may be less than was asked for: the sender shares the machine.
+      const rate = (sent * 1000) / ms;
+      if (rate > best.rate) best = { rate, each: micros / count };
+    }
+    const { result: sent, reports } = await during([receiver], () => send(bytes, FLOOD, ms));
+    receiver.child.send('end');
+    await receiver.ended;
+    return [
+      ['rate', row, best.rate > 0 ? best.rate : `lost some of ${perSecond(RATES[0])}`],
+      ['cpu', row, best.rate > 0 ? best.each : `lost some of ${perSecond(RATES[0])}`],
+      ['lost', row, (100 * (sent - reports[0].count)) / sent],
+    ];
+  });
+}
+
+/** What a datagram costs the service, and which part of them did not reach a subscriber. */
+function fanout(delivery, subscribers, ms) {
+  return scene(`${delivery}, ${subscribers} subscribers`, 60_000, async (start) => {
+    const spec = { ...where, peer: delivery, delivery, subscribers };
+    const run = (role) => start('steering-child.mjs', { ...spec, role }, world().inside);
+    const listeners = Array.from({ length: subscribers }, () => run('subscriber'));
+    await Promise.all(listeners.map(({ first }) => first('ready')));
+    const service = run('service');
+    await service.first('ready');
+    const all = [service, ...listeners];
+    const { reports } = await during(all, () => send(SIZES['64 B'], FANOUT_RATE, ms));
+    for (const { child } of all) child.send('end');
+    await Promise.all(all.map(({ ended }) => ended));
+    const [{ count, micros }, ...heard] = reports;
+    const row = `${subscribers} subscriber${subscribers === 1 ? '' : 's'}`;
+    const most = Math.max(...heard.map((one) => count - one.count));
+    return [
+      ['fanout', row, micros / count],
+      ['fanoutLost', row, (100 * most) / count],
+    ];
+  });
+}
+
+/** Both orders of frames in one go: the table is the same. */
+function match(order) {
+  const lines = execFileSync(world().match, ['3'], { encoding: 'utf8' }).trim().split('\n');
+  return lines.flatMap((line) => {
+    const { rules, ...times } = JSON.parse(line);
+    return [
+      ['match', `${rules} rules`, times[order]],
+      ['match', `${rules} rules, and counting there`, times[`${order}Counted`]],
+    ];
+  });
+}
+
+export function rows({ quick, pick, missing }) {
+  try {
+    world();
+  } catch (error) {
+    const why = `needs root and iproute2 for network namespaces, and a C++ compiler: ${error.message.split('\n')[0]}`;
+    for (const peer of Object.keys(peers)) missing[peer] = why;
+    return [];
+  }
+  const ms = quick ? 200 : 500;
+  const chosen = pick(cases);
+  const list = [];
+  const add = (group, names, measure) => {
+    for (const peer of pick(names)) list.push({ group, peer, measure: () => measure(peer) });
+  };
+  if (chosen.includes('received')) {
+    for (const row of Object.keys(SIZES)) add(row, ['millrace', 'dgram'], (peer) => received(peer, row, ms));
+  }
+  if (chosen.includes('fanout')) {
+    for (const count of LISTENERS)
+      add(`to ${count}`, ['lane', 'multicast'], (peer) => fanout(peer, count, 2 * ms));
+  }
+  if (chosen.includes('match')) add('match', ['hot', 'spread'], match);
+  return list;
+}
+
+export function marks(value) {
+  const list = [];
+  const add = (mark, ours, theirs, met) => {
+    if (ours !== undefined && theirs !== undefined)
+      list.push({ mark, measured: `${digits(ours / theirs)} times`, met: met(ours / theirs) });
+  };
+  for (const row of Object.keys(SIZES)) {
+    add(
+      `${row} from a network interface, at least 3 times dgram's rate without loss`,
+      value('rate', row, 'millrace'),
+      value('rate', row, 'dgram'),
+      (times) => times >= 3,
+    );
+  }
+  add(
+    'fan-out to 8 subscribers costs the service less than twice what one does',
+    value('fanout', '8 subscribers', 'lane'),
+    value('fanout', '1 subscriber', 'lane'),
+    (times) => times < 2,
+  );
+  add(
+    'the rule of a frame among 10,000 is found in less than twice the time as among 64',
+    value('match', '10000 rules', 'spread'),
+    value('match', '64 rules', 'spread'),
+    (times) => times < 2,
+  );
+  return list;
+}
