@@ -94,17 +94,3 @@ export class Children {
     return Promise.all(this.#started.map(({ ended }) => ended));
   }
 }
-
-/**
- * Lines of a table as wide as their cells.
- * @param {string[]} head
- * @param {string[][]} cells
- * @param {number} left so many columns are words, the rest numbers
- */
-export function table(head, cells, left) {
-  const widths = head.map((title, i) => Math.max(title.length, ...cells.map((line) => line[i].length)));
-  /** @param {string[]} parts */
-  const line = (parts) =>
-    parts.map((part, i) => (i < left ? part.padEnd(widths[i]) : part.padStart(widths[i]))).join('  ');
-  return [head, ...cells].map(line);
-}

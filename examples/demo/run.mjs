@@ -3,7 +3,8 @@
  *   node examples/demo/run.mjs [--file FILE] [--seconds N] [--json]
  * Exit code 0 if nothing was lost or out of order, 1 otherwise, 2 for a wrong argument, 130 after Ctrl-C.
  */
-import { Children, table } from './children.mjs';
+import { table } from '../fanout/table.mjs';
+import { Children } from './children.mjs';
 import { demoOptions } from './options.mjs';
 
 /** @param {string} script */

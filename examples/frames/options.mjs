@@ -1,6 +1,7 @@
 /** The arguments; also read before anything is installed. */
 import { accessSync, constants, mkdirSync, statSync } from 'node:fs';
 import { parseArgs } from 'node:util';
+import { numberOf, usage } from '../fanout/options.mjs';
 
 export const HELP = `Usage: npm run frames -- [FILE] [--seconds N] [--frames N] [--fps N] [--size WxH] [--out DIR] [--json]
 
@@ -20,10 +21,7 @@ Exit code: 0 if nothing was lost, 1 if something was or this machine lacks somet
  * @param {string} problem
  * @returns {never}
  */
-function wrong(problem) {
-  console.error(`frames: ${problem}\n${HELP.split('\n', 1)[0]}`);
-  return process.exit(2);
-}
+const wrong = (problem) => usage(HELP, `frames: ${problem}`);
 
 /** @param {string[]} args */
 function parse(args) {
@@ -41,19 +39,6 @@ function parse(args) {
   } catch (error) {
     return wrong(error instanceof Error ? error.message : String(error));
   }
-}
-
-/**
- * @param {string} name
- * @param {string | undefined} text
- * @param {number} least
- * @param {number} most
- */
-function numberOf(name, text, least, most) {
-  if (text === undefined) return undefined;
-  const number = Number(text);
-  if (text.trim() !== '' && number >= least && number <= most) return number;
-  return wrong(`--${name} takes a number from ${least} to ${most}, not '${text}'`);
 }
 
 /** @param {string | undefined} text */
@@ -104,10 +89,16 @@ export function framesOptions(args) {
     };
     tried(make, (why) => `nothing can be written to ${out}: ${why}`);
   }
-  const frames = numberOf('frames', values.frames, 1, 1_000_000);
+  /**
+   * @param {'seconds' | 'frames' | 'fps'} name
+   * @param {{ least: number, most: number, whole?: boolean }} range
+   */
+  const given = (name, range) =>
+    values[name] === undefined ? undefined : numberOf(HELP, name, values[name], range);
+  const frames = given('frames', { least: 1, most: 1_000_000, whole: true });
   return {
     ...{ file, frames, out, size: sizeOf(values.size), json: values.json === true },
-    seconds: numberOf('seconds', values.seconds, 0.1, 3600) ?? (frames === undefined ? 5 : 3600),
-    fps: numberOf('fps', values.fps, 0.1, 1000),
+    seconds: given('seconds', { least: 0.1, most: 3600 }) ?? (frames === undefined ? 5 : 3600),
+    fps: given('fps', { least: 0.1, most: 1000 }),
   };
 }

@@ -1,5 +1,5 @@
 /** What the user can do something about, said in one line and without a stack. */
-import { CODES, MillraceError } from 'millrace';
+import { MillraceError } from 'millrace';
 
 /** Of the file or the arguments. */
 export const WRONG = 2;
@@ -23,7 +23,7 @@ export class Problem extends Error {
  */
 export function failure(error) {
   let text = error instanceof Error ? error.message : String(error);
-  if (error instanceof MillraceError) text = `${error.code}: ${text} ${CODES[error.code].remedy}`;
+  if (error instanceof MillraceError) text = `${error.code}: ${text}`;
   else if (error instanceof Error && !(error instanceof Problem)) text = error.stack ?? text;
   const code = error instanceof Problem ? error.code : LACKS;
   return { type: 'failed', text, code };

@@ -1,5 +1,5 @@
 /** What became of the frames, in figures. */
-import { table } from '../demo/children.mjs';
+import { table } from '../fanout/table.mjs';
 import { chart } from './chart.mjs';
 
 /**

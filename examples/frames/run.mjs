@@ -17,11 +17,12 @@ const live = process.stdout.isTTY && !json;
 /** Goes back to the line's begin and clears it. */
 const CLEAR = live ? '\r\x1b[2K' : '';
 
-const folder = out === undefined ? mkdtempSync(join(tmpdir(), 'millrace-frames-')) : resolve(out);
 const children = new Children('frames', () => {
   if (out === undefined) rmSync(folder, { recursive: true, force: true });
 });
 children.limit(seconds + 120);
+// Made when a signal is no more the end: what is temporary goes with it.
+const folder = out === undefined ? mkdtempSync(join(tmpdir(), 'millrace-frames-')) : resolve(out);
 
 /** @param {string} text */
 const say = (text) => {
