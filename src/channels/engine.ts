@@ -357,6 +357,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     this.#stamp = 0;
     this.transport.poll();
     this.inbound.takeConsumed();
+    if (this.pool.used) this.#lookAtHolds();
     // Also when nothing came: the poll took the wake-up that a sleeping pump waits for, so it must arm again.
     this.pump.wake();
     this.pump.schedule();
@@ -395,6 +396,11 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   }
   lend(bytes: number): Block | null {
     let block = this.pool.lend(bytes);
+    if (block === null && this.#offered) {
+      // Members elsewhere say by messages what they gave back.
+      this.progress();
+      block = this.pool.lend(bytes);
+    }
     while (block === null && [...this.channels.values()].some((channel) => channel.shedBlock()))
       block = this.pool.lend(bytes);
     return block;
@@ -621,7 +627,13 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   /** Whether what was handed to the transport is still here, or large messages of ours are being read from elsewhere. */
   get lingers(): boolean {
     if (this.transport.closed) return false;
-    return this.transport.unsent || [...this.peers.values()].some((peer) => peer.offers > 0);
+    return this.transport.unsent || this.#offered;
+  }
+
+  /** Whether large messages of ours are offered to members elsewhere, or being read by them. */
+  get #offered(): boolean {
+    for (const peer of this.peers.values()) if (peer.offers > 0) return true;
+    return false;
   }
 
   /** Calls at the end of each turn. */

@@ -128,17 +128,20 @@ export class Inbound implements ReorderHost<Origin> {
     return true;
   }
 
-  /** Looks through frames that wait for CONSUMED records, so that a loop of next() that never yields still gets room. */
+  /** Looks through frames that wait for what gives room, so that a loop of next() that never yields still gets it. */
   takeConsumed(): void {
     this.host.transport.frames.scan(this.#consumedIn);
   }
 
-  readonly #consumedIn = (peer: Peer, { u32, f64 }: Batch, start: number, end: number): void => {
+  readonly #consumedIn = (peer: Peer, batch: Batch, start: number, end: number): void => {
+    const { u32, f64 } = batch;
     for (let at = start; at < end; ) {
       const word = at >>> 2;
       const bits = u32[word + WORD.BITS]!;
-      if ((bits & 0xff) === KIND.CONSUMED) {
-        this.#records.consumed(peer, u32, f64, word);
+      const kind = bits & 0xff;
+      if (kind === KIND.CONSUMED || kind === KIND.LANDED) {
+        if (kind === KIND.CONSUMED) this.#records.consumed(peer, u32, f64, word);
+        else this.#records.landed(peer, batch, at);
         u32[word + WORD.BITS] = bits & ~0xff; // KIND.NONE: the delivery skips it
       }
       at += sizeAt(u32, word);

@@ -78,7 +78,7 @@ export class ControlRecords {
       case KIND.VACATE:
         return this.host.vacate(peer);
       case KIND.LANDED:
-        return this.#landed(peer, batch, start, payload);
+        return this.landed(peer, batch, pos);
       case KIND.REPAIR:
       case KIND.MISSED:
         return this.#ranges(peer, batch, word, start, payload);
@@ -141,7 +141,10 @@ export class ControlRecords {
     else for (const [from, to] of ranges) this.host.missed(peer, channel, generation, from, to);
   }
 
-  #landed(peer: Peer, { f64 }: Batch, start: number, payload: number): void {
+  /** A LANDED record, which may be taken out of its order. */
+  landed(peer: Peer, { u32, f64 }: Batch, pos: number): void {
+    const start = pos + RECORD_BYTES + (u32[(pos >>> 2) + WORD.BITS]! >>> 16);
+    const payload = u32[(pos >>> 2) + WORD.LENGTH]!;
     if (payload < 8 || payload % 8 !== 0) return this.#bad(peer, `a LANDED of ${payload} bytes`);
     for (let at = start >>> 3; at < (start + payload) >>> 3; at++) {
       const serial = f64[at]!;

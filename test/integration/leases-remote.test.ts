@@ -369,6 +369,16 @@ describe('processes that are killed and stopped in the middle', () => {
     await nothingLeft();
   });
 
+  test('a publisher that never yields gets its blocks back all the same', async () => {
+    const { pub, sub } = await streaming();
+    await pub.ask('settle', 'settled');
+    const { leases } = await sub.ask('counts', 'counts');
+    await pub.ask('burst', 'burst', { bytes: 8 * MIB, count: 20 });
+    while ((await sub.ask('counts', 'counts')).leases < leases + 20);
+    for (const one of [pub, sub]) await end(one);
+    await nothingLeft();
+  });
+
   test('a device that locks memory: what can not be registered is an error of loan(), with the limit', async () => {
     // Which of the two codes depends on whether this process has a limit, which is measured.
     const faults = { seed: 1, lockLimit: 4 * MIB };

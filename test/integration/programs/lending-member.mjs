@@ -124,23 +124,34 @@ async function walk(steps) {
   }
 }
 
+/** Publishes a loan. @returns whether it was taken */
+function lend(bytes) {
+  let loan;
+  try {
+    loan = out.loan(bytes);
+  } catch (error) {
+    if (error.code !== 'ERR_POOL_FULL') throw error;
+    counts.full++;
+    return false;
+  }
+  counts.loans++;
+  fill(loan.bytes);
+  if (out.offer(loan)) return true;
+  counts.refused++;
+  loan.discard();
+  return false;
+}
+
 /** Publishes loans of one size, as fast as they are taken, until it is told to stop. */
 let streaming = false;
 async function stream(bytes) {
-  for (streaming = true; streaming; await new Promise((done) => setImmediate(done))) {
-    let loan;
-    try {
-      loan = out.loan(bytes);
-    } catch (error) {
-      if (error.code !== 'ERR_POOL_FULL') throw error;
-      counts.full++;
-      continue;
-    }
-    fill(loan.bytes);
-    if (out.offer(loan)) continue;
-    counts.refused++;
-    loan.discard();
-  }
+  for (streaming = true; streaming; await new Promise((done) => setImmediate(done))) lend(bytes);
+}
+
+/** Publishes so many in a loop that never yields. */
+function burst(bytes, count) {
+  for (let sent = 0; sent < count; ) if (lend(bytes)) sent++;
+  say({ type: 'burst' });
 }
 
 /** Gives everything back, and waits until the others have, too. */
@@ -173,6 +184,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);
   if (command.do === 'walk') void walk(command.steps).then(() => say({ type: 'walked', ...counts }));
   else if (command.do === 'stream') void stream(command.bytes);
+  else if (command.do === 'burst') burst(command.bytes, command.count);
   else if (command.do === 'peers') void peers(command.count);
   else if (command.do === 'loan') {
     try {
