@@ -39,8 +39,10 @@ export class Children {
     this.#all.push({ child, ended });
     child.on('error', (error) => this.#onEarlyEnd(`${name}: ${error.message}`, 1));
     child.on('exit', (code, signal) => {
-      if (!this.ending && code !== 0)
-        this.#onEarlyEnd(`${name} ended (${signal ?? `exit code ${code}`})`, code);
+      // As a shell has it: not all have come to handle Ctrl-C yet.
+      const end = signal === 'SIGINT' ? 130 : code;
+      if (!this.ending && end !== 0)
+        this.#onEarlyEnd(`${name} ended (${signal ?? `exit code ${code}`})`, end);
     });
     return child;
   }
