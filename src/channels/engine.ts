@@ -313,11 +313,9 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
       for (const channel of dirty) channel.endOfTurn();
     }
     for (const channel of this.#wantArena) if (channel.arenaTurn()) this.#wantArena.delete(channel);
-    if (this.landings.waits) {
-      this.pool.used = true;
-      this.landings.start();
-    }
+    if (this.landings.waits) this.pool.used = true;
     if (this.pool.used) this.#lookAtHolds();
+    if (this.landings.waits) this.landings.start();
     this.#updateHold();
     for (const call of [...this.#turnCalls]) call();
   }
@@ -443,6 +441,8 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   /** Somebody waits for blocks: looks what was given back, and asks receivers to tell, and to keep nothing needlessly. */
   #lookAtHolds(): void {
     const waiting = this.#wantBlock.size > 0 || this.#roomless.size > 0 || this.landings.waits;
+    // What came from elsewhere lies here; each time, since it was perhaps being read when it was last asked for.
+    if (this.#wantBlock.size > 0 || this.landings.waits) this.holdings.vacate(this.self);
     const some = this.pool.collect(waiting);
     if (!waiting) {
       this.#vacateAsked = false;
@@ -451,7 +451,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     if (!this.#vacateAsked) {
       this.#vacateAsked = true;
       for (const peer of [this.self, ...this.peers.values()])
-        if (peer.destinations.size > 0 || peer === this.self) this.#sendEmpty(peer, KIND.VACATE);
+        if (peer.destinations.size > 0) this.#sendEmpty(peer, KIND.VACATE);
       this.transport.flush();
     }
     if (!some) return;

@@ -149,6 +149,25 @@ describe('a large message for another port', () => {
     await collected(() => members.every(free));
   });
 
+  test('over a faulty device: each once, in order, as it was', async () => {
+    const faults = { seed: 5, error: 0.02, ambiguous: 0.02, delay: 0.1 };
+    const { pub, sub, out, back } = await apart({ faults }, { faults });
+    const seen: boolean[] = [];
+    const size = (n: number) => 4 * (5000 + ((n * 123_457) % 600_000));
+    back.leases().subscribe((lease) => {
+      seen.push(
+        lease.sequence === seen.length + 1 &&
+          same(lease.bytes, payload(size(lease.sequence), lease.sequence)),
+      );
+      lease.release();
+    });
+    await out.ready();
+    for (let n = 1; n <= 40; n++) await out.publish(payload(size(n), n));
+    await until(() => seen.length === 40);
+    expect(seen).toEqual(new Array(40).fill(true));
+    await until(() => free(pub) && free(sub));
+  });
+
   test('tells how far it is, every 64 MiB', async () => {
     const { out, back, told } = await apart();
     const lengths: number[] = [];

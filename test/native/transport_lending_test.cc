@@ -368,6 +368,27 @@ TEST_F(Lending, AReceiverThatIsKilledGivesBackEverythingAtOnce) {
   }
 }
 
+// As a member holds what it has read from another port.
+TEST_F(Lending, WhatAKilledMemberHoldsOfItsOwnGoesWithIt) {
+  for (uint64_t nth = 1;; ++nth) {
+    const bool done = finished(child(nth, SIGKILL, [&] {
+      const base::Fd mine = presence(kPublisher);
+      auto pool = this->pool();
+      auto own = leases(kPublisher);
+      uint32_t block;
+      const Bytes descriptor = publish(*pool, block, kPublisher, 1);
+      pool->retire(block);
+      const uint32_t hold = own->take(kPublisher, descriptor).value();
+      if (refer(*own, hold, Leases::Use::kLeased).data[0] != 1) _exit(2);
+      _exit(0);
+    }));
+    EXPECT_EQ(sweep_pool(folder_.get(), kPublisher), 0u) << nth;
+    EXPECT_EQ(files(), std::set<std::string>{}) << nth;
+    if (done) break;
+    ASSERT_LT(nth, 100u);
+  }
+}
+
 TEST_F(Lending, AReceiverThatIsStoppedKeepsItsBlocksAndNoOthers) {
   const base::Fd alive = presence(kPublisher);
   for (uint64_t nth = 1;; ++nth) {
