@@ -15,6 +15,7 @@ pages: one computes a histogram of each frame, one a thumbnail PNG. Ends by itse
   --size WxH    pixels of a frame, 1x1 to 16384x16384 (default: of the file; 1920x1080 of the sample)
   --out DIR     for the thumbnails and the histograms (default: a new folder for temporary files)
   --json        print the result as JSON
+  --yes         of npm run: install missing Debian packages with sudo (root does so without being asked)
 Exit code: 0 if nothing was lost, 1 if something was or this machine lacks something, 2 for a wrong argument or file, 130 after Ctrl-C.`;
 
 /**

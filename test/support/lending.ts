@@ -38,6 +38,8 @@ export class Domain {
   /** All leave; nothing may be left. @returns the files that are */
   async end(): Promise<string[]> {
     for (const member of this.members) await member.leave();
+    // A spare block that was in the making, on another thread, goes when it is made.
+    await until(() => this.files.length === 0).catch(() => {});
     const left = this.files;
     rmSync(this.folder, { recursive: true, force: true });
     for (const key of ['MILLRACE_SHM_DIR', 'MILLRACE_FABRIC', 'MILLRACE_DEV', 'MILLRACE_EXTERNAL_BUFFERS']) {
