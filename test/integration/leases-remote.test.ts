@@ -75,6 +75,9 @@ describe('a large message for another port', () => {
     // The publisher was told: what the lease shows is a block of the subscriber's own, and nothing of another is mapped.
     await until(() => free(pub));
     expect(sub.resources()).toMatchObject({ blocksInUse: 1, leases: 1, leasedBytes: 4 * MIB });
+    // The device's copy is the only one.
+    expect(sub.resources()).toMatchObject({ copies: 1, copiedBytes: 4 * MIB });
+    expect(pub.resources()).toMatchObject({ copies: 0, copiedBytes: 0 });
     leases[0]!.release();
     await until(() => free(sub));
 
