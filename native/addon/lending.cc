@@ -21,102 +21,52 @@ napi_value throw_no_memory(napi_env env) {
   return pending ? nullptr : throw_status(env, base::Status::error(ENOMEM, "create ArrayBuffer"));
 }
 
-/** An ArrayBuffer over `data`, or over a copy where the host wants to own it (`copied`). */
-napi_status make_buffer(napi_env env, uint8_t* data, size_t bytes, bool copy_content,
-                        napi_finalize finalize, void* hint, napi_value* buffer, bool* copied) {
-  *copied = !external_buffers_allowed();
-  if (!*copied) {
-    const napi_status status =
-        napi_create_external_arraybuffer(env, data, bytes, finalize, hint, buffer);
-    if (status != napi_no_external_buffers_allowed) return status;
-    *copied = true;
-  }
+/** An ArrayBuffer of JavaScript's own, over a copy where there is something to copy. */
+napi_status make_own(napi_env env, const uint8_t* data, size_t bytes, bool copy_content,
+                     napi_value* buffer) {
   void* own = nullptr;
   const napi_status status = napi_create_arraybuffer(env, bytes, &own, buffer);
   if (status == napi_ok && copy_content) memcpy(own, data, bytes);
   return status;
 }
 
-/** @return whether it still had its memory */
-bool detach(napi_env env, napi_value buffer) {
-  bool detached = false;
-  if (napi_is_detached_arraybuffer(env, buffer, &detached) != napi_ok || detached) return false;
-  return napi_detach_arraybuffer(env, buffer) == napi_ok;
-}
-
 }  // namespace
 
-/**
- * Memory of a loan or lease, which its user gives back, not the garbage collector: V8 would collect
- * everything for each 64 MiB of them, at tens of milliseconds. So what V8 is about to count is
- * taken off before, and added again when it has stopped counting. (What ordinary subscribers keep
- * is counted: there collecting is what gives it back.)
- */
-struct Uncounted {
-  using Memories = std::unordered_map<const void*, Uncounted*>;
-
-  /** Before the ArrayBuffer is made. */
-  void take_off(napi_env env, Memories& memories, const void* at, uint64_t size) {
-    int64_t total = 0;
-    if (napi_adjust_external_memory(env, -static_cast<int64_t>(size), &total) != napi_ok) return;
-    data = at;
-    bytes = static_cast<int64_t>(size);
-    memories[at] = this;
-  }
-  /** After V8 has let go of it. Harmless when it was done before. */
-  void add(napi_env env, Memories& memories) {
-    if (bytes == 0) return;
-    int64_t total = 0;
-    (void)napi_adjust_external_memory(env, std::exchange(bytes, 0), &total);
-    const auto found = memories.find(data);
-    if (found != memories.end() && found->second == this) memories.erase(found);
-  }
-  static void detached(napi_env env, Memories& memories, const void* at) {
-    const auto found = memories.find(at);
-    if (found != memories.end()) found->second->add(env, memories);
-  }
-
-  const void* data = nullptr;
-  int64_t bytes = 0;
-};
-
 /** Keeps a lent block's memory, and the block from being lent again. */
-struct Lending::LoanMemory {
+struct Lending::LoanMemory final : Keeper {
   std::shared_ptr<State> state;
   std::shared_ptr<void> memory;
-  uint32_t block;
-  uint64_t pin;
-  Uncounted counted{};
+  uint32_t block = 0;
+  uint64_t pin = 0;
 
-  static void finalize(napi_env env, void*, void* hint) {
-    const std::unique_ptr<LoanMemory> self(static_cast<LoanMemory*>(hint));
-    self->counted.add(env, self->state->uncounted);
-    if (self->state->pool != nullptr) self->state->pool->unpin(self->block, self->pin);
+  void let_go(napi_env) override {
+    if (state->pool != nullptr) state->pool->unpin(block, pin);
   }
 };
 
 /** Keeps a held block's memory. */
-struct Lending::HoldMemory {
-  std::shared_ptr<State> state;
+struct Lending::HoldMemory final : Keeper {
+  std::shared_ptr<State> keeps;
   std::shared_ptr<Leases::View> view;
-  uint32_t hold;
-  Leases::Use use;
-  Uncounted counted{};
+  uint32_t hold = 0;
+  Leases::Use use = Leases::Use::kOwned;
 
   static void finalize(napi_env env, void*, void* hint) {
     const std::unique_ptr<HoldMemory> self(static_cast<HoldMemory*>(hint));
-    State& state = *self->state;
-    self->counted.add(env, state.uncounted);
-    if (state.leases == nullptr || !state.leases->refers(self->hold, self->use)) return;
-    const Leases::Released released = state.leases->release(self->hold, self->use);
+    self->let_go(env);
+  }
+  void let_go(napi_env env) override {
+    State& state = *keeps;
+    if (state.leases == nullptr || !state.leases->refers(hold, use)) return;
+    const Leases::Released released = state.leases->release(hold, use);
     napi_handle_scope scope;
     if (state.collected == nullptr || napi_open_handle_scope(env, &scope) != napi_ok) return;
     napi_value callback = nullptr;
     napi_value receiver = nullptr;
     napi_value result = nullptr;
     napi_value arguments[5];
-    napi_create_uint32(env, self->hold, &arguments[0]);
-    napi_create_uint32(env, static_cast<uint32_t>(self->use), &arguments[1]);
+    napi_create_uint32(env, hold, &arguments[0]);
+    napi_create_uint32(env, static_cast<uint32_t>(use), &arguments[1]);
     napi_get_boolean(env, released.last, &arguments[2]);
     napi_get_boolean(env, released.wanted, &arguments[3]);
     napi_create_uint32(env, released.strays, &arguments[4]);
@@ -181,13 +131,21 @@ void Lending::abandon() {
 
 napi_value Lending::loan_buffer(napi_env env, uint32_t block, uint64_t bytes) {
   Pool& pool = *state_->pool;
-  auto* hint = new LoanMemory{state_, pool.memory(block), block, pool.pin(block)};
   napi_value buffer = nullptr;
-  bool copied = false;
-  hint->counted.take_off(env, state_->uncounted, pool.address(block), bytes);
-  const napi_status status = make_buffer(env, pool.address(block), bytes, false,
-                                         LoanMemory::finalize, hint, &buffer, &copied);
-  if (copied || status != napi_ok) LoanMemory::finalize(env, nullptr, hint);
+  napi_status status = napi_no_external_buffers_allowed;
+  if (external_buffers_allowed()) {
+    auto memory = std::make_unique<LoanMemory>();
+    memory->state = state_;
+    memory->memory = pool.memory(block);
+    memory->block = block;
+    memory->pin = pool.pin(block);
+    std::unique_ptr<Keeper> keeper = std::move(memory);
+    status = state_->lent.make(env, pool.address(block), bytes, keeper, &buffer);
+    if (status != napi_ok) pool.unpin(block);
+  }
+  if (status == napi_no_external_buffers_allowed) {
+    status = make_own(env, pool.address(block), bytes, false, &buffer);
+  }
   return status == napi_ok ? buffer : throw_no_memory(env);
 }
 
@@ -201,28 +159,38 @@ bool Lending::end_loan(napi_env env, uint32_t block, napi_value buffer) {
     memcpy(pool.address(block), data, copied);
     state_->copies.add(copied);
   }
-  if (!detach(env, buffer)) return false;
-  Uncounted::detached(env, state_->uncounted, pool.address(block));
+  if (!LentBuffers::detach(env, buffer)) return false;
   pool.unpin(block);
   return true;
 }
 
 napi_value Lending::hold_buffer(napi_env env, uint32_t hold, Leases::Use use) {
-  auto memory = state_->leases->refer(hold, use);
-  if (!memory.ok()) return throw_status(env, memory.status());
-  const Leases::Memory& found = memory.value();
-  auto* hint = new HoldMemory{state_, found.view, hold, use};
+  auto referred = state_->leases->refer(hold, use);
+  if (!referred.ok()) return throw_status(env, referred.status());
+  const Leases::Memory& found = referred.value();
   napi_value buffer = nullptr;
-  bool copied = false;
-  if (use == Leases::Use::kLeased) {
-    hint->counted.take_off(env, state_->uncounted, found.data, found.bytes);
+  napi_status status = napi_no_external_buffers_allowed;
+  if (external_buffers_allowed()) {
+    auto memory = std::make_unique<HoldMemory>();
+    memory->keeps = state_;
+    memory->view = found.view;
+    memory->hold = hold;
+    memory->use = use;
+    if (use == Leases::Use::kLeased) {
+      std::unique_ptr<Keeper> keeper = std::move(memory);
+      status = state_->lent.make(env, found.data, found.bytes, keeper, &buffer);
+    } else {
+      // What is kept is counted by V8: there collecting is what gives it back.
+      status = napi_create_external_arraybuffer(env, found.data, found.bytes, HoldMemory::finalize,
+                                                memory.get(), &buffer);
+      if (status == napi_ok) (void)memory.release();
+    }
+    if (status == napi_ok) return buffer;
   }
-  const napi_status status =
-      make_buffer(env, found.data, found.bytes, true, HoldMemory::finalize, hint, &buffer, &copied);
-  if (!copied && status == napi_ok) return buffer;
-  if (status == napi_ok) state_->copies.add(found.bytes);
-  hint->counted.add(env, state_->uncounted);
-  delete hint;
+  if (status == napi_no_external_buffers_allowed) {
+    status = make_own(env, found.data, found.bytes, true, &buffer);
+    if (status == napi_ok) state_->copies.add(found.bytes);
+  }
   (void)state_->leases->release(hold, use);
   return status == napi_ok ? buffer : throw_no_memory(env);
 }
@@ -230,11 +198,7 @@ napi_value Lending::hold_buffer(napi_env env, uint32_t hold, Leases::Use use) {
 Leases::Released Lending::end_hold(napi_env env, uint32_t hold, Leases::Use use,
                                    napi_value buffer) {
   // Detached by somebody else: its memory lives on in another buffer, and the finalizer gives back.
-  void* data = nullptr;
-  size_t bytes = 0;
-  (void)napi_get_arraybuffer_info(env, buffer, &data, &bytes);
-  if (!detach(env, buffer)) return {};
-  Uncounted::detached(env, state_->uncounted, data);
+  if (!LentBuffers::detach(env, buffer)) return {};
   return state_->leases->release(hold, use);
 }
 

@@ -5,15 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <unordered_map>
 
+#include "addon/lent_buffers.h"
 #include "transport/landing.h"
 #include "transport/leases.h"
 #include "transport/pool.h"
 
 namespace millrace::addon {
-
-struct Uncounted;
 
 /**
  * A member's pool and leases as ArrayBuffers over their memory.
@@ -87,8 +85,7 @@ class Lending {
     std::unique_ptr<transport::Leases> leases;
     napi_ref collected = nullptr;
     Copies copies;
-    /** By its address: memory of loans and leases that V8 was told not to count. */
-    std::unordered_map<const void*, Uncounted*> uncounted;
+    LentBuffers lent;
   };
   struct LoanMemory;
   struct HoldMemory;

@@ -66,9 +66,9 @@ base::Result<Leases::Publisher*> Leases::publisher(uint64_t incarnation) {
 
 base::Result<Leases::File*> Leases::file(uint64_t incarnation, Publisher& of,
                                          const Descriptor& at) {
-  const std::string name = pool_file(incarnation, at.slab);
   auto found = of.files.find(at.slab);
   if (found == of.files.end()) {
+    const std::string name = pool_file(incarnation, at.slab);
     if (of.files.size() >= kIdleFiles) {
       // Of slabs that the publisher has given up, most likely.
       std::erase_if(of.files, [](const auto& entry) { return entry.second.holds == 0; });
@@ -84,8 +84,9 @@ base::Result<Leases::File*> Leases::file(uint64_t incarnation, Publisher& of,
   }
   const File& opened = found->second;
   if (at.offset > opened.bytes || at.bytes > opened.bytes - at.offset) {
-    return base::Status::error(EPROTO, "take a block",
-                               name + ": the descriptor reaches beyond the file's end");
+    return base::Status::error(
+        EPROTO, "take a block",
+        pool_file(incarnation, at.slab) + ": the descriptor reaches beyond the file's end");
   }
   return &found->second;
 }

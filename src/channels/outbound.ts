@@ -9,7 +9,7 @@ import type { DestinationEnd, Ticket } from './expectations.js';
 import { writeHeaders } from './headers.js';
 import { Loan, usedUp } from './lending/loan.js';
 import { pack } from './lending/pack.js';
-import { type Block, type Body, LARGE_BYTES, type Pool, writeLarge } from './lending/pool.js';
+import { type Block, type Body, LARGE_BYTES, NO_FIELDS, type Pool, writeLarge } from './lending/pool.js';
 import type { Mismatch } from './mismatch.js';
 import type { SendingGroup } from './multicast/groups.js';
 import { type MulticastOptions, Sender, type SenderHost } from './multicast/sender.js';
@@ -127,7 +127,6 @@ export interface OutOptions<T> {
 const utf8 = new TextEncoder();
 /** What a large message's record takes, as it is estimated before it is packed. */
 const ESTIMATE = recordSize(0, LARGE_BYTES + 256);
-const NO_FIELDS = new Uint8Array(0);
 
 /**
  * The publisher's side of one channel: encodes a value once and hands the record to every destination.

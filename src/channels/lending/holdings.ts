@@ -1,4 +1,5 @@
 import { join } from 'node:path';
+import { markAsUntransferable } from 'node:worker_threads';
 import { MillraceError } from '../../errors.js';
 import { ENDED, type Native, USE } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
@@ -10,7 +11,7 @@ import type { StatusEvent } from '../types.js';
 import type { Copies } from './copies.js';
 import { putBack } from './fields.js';
 import { Held, type HeldFrom } from './held.js';
-import { Lease } from './lease.js';
+import { Lease, type LeaseEnd } from './lease.js';
 import { type Body, LARGE_BYTES, readLarge, readOffer } from './pool.js';
 
 /** What the holdings need of their member. */
@@ -95,10 +96,7 @@ export class Holdings {
       this.#watching = true;
       this.native.onCollected(this.handle, this.#collected);
     }
-    // The fields' text is in the batch, which a lease should not keep.
-    const held = new Held(id, origin, owner, sequence, { ...body, fields: body.fields.slice() }, (event) =>
-      this.host.tellOf(origin, event),
-    );
+    const held = new Held(id, origin, owner, sequence, body, (event) => this.host.tellOf(origin, event));
     this.#held.set(id, held);
     return held;
   }
@@ -123,21 +121,17 @@ export class Holdings {
 
   /** A lease of the message that is being handed out to who subscribed at `subscribed`, under MILLRACE_DEV=1. */
   lease<T>(held: Held, at: MessageAt, subscribed: string): Lease<T> {
-    held.leased ??= this.native.holdBuffer(this.handle, held.id, USE.LEASED);
+    held.leased ??= this.#buffer(held);
     held.leases++;
     const buffer = held.leased;
     if (subscribed !== '') held.retained.push(subscribed);
     const { start, end } = held.body;
-    return new Lease<T>(about(held.from, at), new Uint8Array(buffer, start, end - start), {
-      retained: () => {
-        if (this.#dev) held.retained.push(this.here('retain()'));
-      },
-      decode: () => decode(held, buffer),
-      release: (own) => this.#release(held, own),
-    });
+    const bytes = new Uint8Array(buffer, start, end - start);
+    return new Lease<T>(about(held.from, at), bytes, new HeldLease(this, held, buffer));
   }
 
-  #release(held: Held, buffer: ArrayBuffer): void {
+  /** One lease less. */
+  release(held: Held, buffer: ArrayBuffer): void {
     held.leases--;
     if (held.leases === 0) this.#ended(held, this.native.endHold(this.handle, held.id, USE.LEASED, buffer));
   }
@@ -159,7 +153,14 @@ export class Holdings {
   several(held: Held): void {
     held.several = true;
     held.leases = 1;
-    held.leased = this.native.holdBuffer(this.handle, held.id, USE.LEASED);
+    held.leased = this.#buffer(held);
+  }
+
+  /** Its memory, until a lease ends. */
+  #buffer(held: Held): ArrayBuffer {
+    const buffer = this.native.holdBuffer(this.handle, held.id, USE.LEASED);
+    markAsUntransferable(buffer);
+    return buffer;
   }
 
   /** A lease of a message that lay in a slot: its bytes are a copy. */
@@ -176,7 +177,7 @@ export class Holdings {
   /** The message was handed to everyone. */
   handed(held: Held): void {
     // From here on the memory is held by those who got it, and by nobody else.
-    if (held.leases > 0 && held.several) this.#release(held, held.leased!);
+    if (held.leases > 0 && held.several) this.release(held, held.leased!);
     held.leased = null;
     held.owned = null;
     this.#ended(held, this.native.endHold(this.handle, held.id, USE.TAKEN));
@@ -256,6 +257,26 @@ type Place = Pick<MessageAt, 'bytes' | 'headersEnd' | 'payloadEnd'>;
 
 const notValid = (origin: Origin) =>
   new MillraceError('ERR_DECODE', `A large message of ${origin.peer.info.name} is not valid.`);
+
+/** How a lease of a held message ends. */
+class HeldLease implements LeaseEnd {
+  constructor(
+    private readonly holdings: Holdings,
+    private readonly held: Held,
+    private readonly buffer: ArrayBuffer,
+  ) {}
+
+  release(): void {
+    this.holdings.release(this.held, this.buffer);
+  }
+  decode(): unknown {
+    return decode(this.held, this.buffer);
+  }
+  retained(): void {
+    const where = this.holdings.here('retain()');
+    if (where !== '') this.held.retained.push(where);
+  }
+}
 
 const about = (from: HeldFrom, at: MessageAt) => ({
   channel: from.name,

@@ -14,6 +14,21 @@ export interface LeaseEnd {
 const EMPTY = new Uint8Array(0);
 
 /**
+ * What a structured clone reads first: postMessage(lease) and structuredClone(lease) say what to do instead. One for all leases,
+ * which so have one shape.
+ */
+const NOT_POSTED: PropertyDescriptor = {
+  enumerable: true,
+  get(this: Lease<unknown>) {
+    throw new MillraceError(
+      'ERR_LEASE_POSTED',
+      `A lease of ${JSON.stringify(this.channel)} can't be posted to another thread, or copied: it belongs to the member that ` +
+        'received it. Post a copy of its bytes, let the worker join and subscribe itself, or share memory with a region: post region.handle, and open it there.',
+    );
+  },
+};
+
+/**
  * A received message whose bytes are the publisher's own pages, until release(). Read only: a write reaches nobody else, and
  * is reported.
  */
@@ -41,17 +56,7 @@ export class Lease<T = Uint8Array> implements Disposable {
     this.time = about.time;
     this.#bytes = bytes;
     this.#end = end;
-    // What a structured clone reads first: postMessage(lease) and structuredClone(lease) say what to do instead.
-    Object.defineProperty(this, 'transfer', {
-      enumerable: true,
-      get: () => {
-        throw new MillraceError(
-          'ERR_LEASE_POSTED',
-          `A lease of ${JSON.stringify(about.channel)} can't be posted to another thread, or copied: it belongs to the member that ` +
-            'received it. Post a copy of its bytes, let the worker join and subscribe itself, or share memory with a region: post region.handle, and open it there.',
-        );
-      },
-    });
+    Object.defineProperty(this, 'transfer', NOT_POSTED);
   }
 
   /** The encoded message; of length 0 after release(). */

@@ -1,3 +1,4 @@
+import { markAsUntransferable } from 'node:worker_threads';
 import { MillraceError } from '../../errors.js';
 import { DESCRIPTOR_BYTES, type Native } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
@@ -58,7 +59,9 @@ export class Pool {
 
   /** The block's memory, to be written to; once, until `seal`. */
   buffer(block: Block): ArrayBuffer {
-    return this.native.loanBuffer(this.handle, block.id, block.bytes);
+    const buffer = this.native.loanBuffer(this.handle, block.id, block.bytes);
+    markAsUntransferable(buffer);
+    return buffer;
   }
 
   /** Nothing is written any more: all views are empty. @returns false if its memory was moved elsewhere before */
@@ -136,13 +139,16 @@ export interface Body {
   readonly fields: Uint8Array;
 }
 
+/** The fields of a value without any. */
+export const NO_FIELDS = new Uint8Array(0);
+
 /** Writes the payload of a large message at `at`; the descriptor stays empty until it is offered to somebody. */
 export function writeLarge(target: Uint8Array, at: number, body: Body): void {
   target.fill(0, at, at + DESCRIPTOR_BYTES);
   const view = new DataView(target.buffer, target.byteOffset + at, LARGE_BYTES);
   view.setFloat64(DESCRIPTOR_BYTES, body.start, true);
   view.setFloat64(DESCRIPTOR_BYTES + 8, body.end, true);
-  target.set(body.fields, at + LARGE_BYTES);
+  if (body.fields.length > 0) target.set(body.fields, at + LARGE_BYTES);
 }
 
 /** What the descriptor of an offer to us elsewhere says, of another process: native code checks it before it is used (I9). */
@@ -162,5 +168,7 @@ export function readLarge(source: Uint8Array, at: number, end: number): (Body & 
   const stop = view.getFloat64(DESCRIPTOR_BYTES + 8, true);
   if (!(Number.isSafeInteger(start) && Number.isSafeInteger(stop))) return null;
   if (!(start >= 0 && stop >= start && stop <= bytes)) return null;
-  return { bytes, start, end: stop, fields: source.subarray(at + LARGE_BYTES, end) };
+  // The message goes on in a batch that a lease should not keep.
+  const fields = end === at + LARGE_BYTES ? NO_FIELDS : source.slice(at + LARGE_BYTES, end);
+  return { bytes, start, end: stop, fields };
 }

@@ -1,0 +1,165 @@
+#include "addon/lent_buffers.h"
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "addon/v8_api.h"
+
+namespace millrace::addon {
+namespace {
+
+/** Set while this thread detaches one of ours: what V8 lets go of meanwhile is that. */
+thread_local bool detaching = false;
+
+bool have_v8() {
+  return &v8::Isolate::GetCurrent != nullptr && &v8::BackingStore::EmptyDeleter != nullptr &&
+         static_cast<v8::Local<v8::ArrayBuffer> (*)(
+             v8::Isolate*, std::shared_ptr<v8::BackingStore>)>(&v8::ArrayBuffer::New) != nullptr &&
+         &v8::ArrayBuffer::NewBackingStore != nullptr;
+}
+
+void finalize(napi_env env, void*, void* hint) {
+  const std::unique_ptr<Keeper> keeper(static_cast<Keeper*>(hint));
+  keeper->let_go(env);
+}
+
+/** Tells whether it was destroyed: for the trial. */
+class Trial final : public Keeper {
+ public:
+  explicit Trial(int& destroyed) : destroyed_(destroyed) {}
+  ~Trial() override { ++destroyed_; }
+  void let_go(napi_env) override {}
+
+ private:
+  int& destroyed_;
+};
+
+}  // namespace
+
+/**
+ * The environment's thread, for what V8 lets go of elsewhere: it sweeps on threads of its own.
+ * Outlives the environment as long as V8 has memory of ours.
+ */
+struct LentBuffers::Home {
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  /** Null once the environment has ended. */
+  napi_threadsafe_function thread = nullptr;
+
+  static std::shared_ptr<Home> create(napi_env env) {
+    auto home = std::make_shared<Home>();
+    auto own = std::make_unique<std::shared_ptr<Home>>(home);
+    napi_value name = nullptr;
+    const auto ended = [](napi_env, void* data, void*) {
+      const std::unique_ptr<std::shared_ptr<Home>> self(static_cast<std::shared_ptr<Home>*>(data));
+      (*self)->close();
+    };
+    const auto arrived = [](napi_env there, napi_value, void*, void* data) {
+      const std::unique_ptr<Keeper> keeper(static_cast<Keeper*>(data));
+      if (there != nullptr) keeper->let_go(there);
+    };
+    if (napi_create_string_utf8(env, "millrace memory", NAPI_AUTO_LENGTH, &name) != napi_ok ||
+        napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, own.get(), ended,
+                                        nullptr, arrived, &home->thread) != napi_ok) {
+      return nullptr;
+    }
+    (void)own.release();
+    (void)napi_unref_threadsafe_function(env, home->thread);
+    return home;
+  }
+
+  void close() {
+    pthread_mutex_lock(&mutex);
+    thread = nullptr;
+    pthread_mutex_unlock(&mutex);
+  }
+
+  /** Any thread. Without an environment there is nobody left to tell. */
+  void send(std::unique_ptr<Keeper> keeper) {
+    pthread_mutex_lock(&mutex);
+    if (thread != nullptr) {
+      const napi_status status =
+          napi_call_threadsafe_function(thread, keeper.get(), napi_tsfn_nonblocking);
+      if (status == napi_ok) {
+        (void)keeper.release();
+      } else if (status == napi_closing) {
+        thread = nullptr;
+      }
+    }
+    pthread_mutex_unlock(&mutex);
+  }
+};
+
+/** What the last reference to a backing store does. */
+struct LentBuffers::Delete {
+  std::shared_ptr<Home> home;
+  Keeper* keeper;
+
+  void operator()(v8::BackingStore* memory) const {
+    delete memory;
+    std::unique_ptr<Keeper> own(keeper);
+    if (!detaching) home->send(std::move(own));
+  }
+};
+
+bool LentBuffers::try_v8(napi_env env) {
+  if (!have_v8()) return false;
+  // Whether external memory is allowed at all, Node-API knows.
+  static uint8_t byte;
+  napi_value external = nullptr;
+  const auto nothing = [](napi_env, void*, void*) {};
+  if (napi_create_external_arraybuffer(env, &byte, 1, nothing, nullptr, &external) != napi_ok) {
+    return false;
+  }
+  home_ = Home::create(env);
+  if (home_ == nullptr) return false;
+  // A V8 that does otherwise than these functions' names say is not used.
+  static uint8_t memory[64 * 1024];
+  int destroyed = 0;
+  std::unique_ptr<Keeper> keeper = std::make_unique<Trial>(destroyed);
+  napi_value buffer = nullptr;
+  void* data = nullptr;
+  size_t bytes = 0;
+  int64_t before = 0;
+  int64_t after = 0;
+  const bool good = napi_adjust_external_memory(env, 0, &before) == napi_ok &&
+                    make(env, memory, sizeof(memory), keeper, &buffer) == napi_ok &&
+                    napi_adjust_external_memory(env, 0, &after) == napi_ok &&
+                    after < before + static_cast<int64_t>(sizeof(memory)) &&
+                    napi_get_arraybuffer_info(env, buffer, &data, &bytes) == napi_ok &&
+                    data == memory && bytes == sizeof(memory) && destroyed == 0 &&
+                    detach(env, buffer) && destroyed == 1;
+  if (!good) home_ = nullptr;
+  return good;
+}
+
+napi_status LentBuffers::make(napi_env env, void* data, size_t bytes,
+                              std::unique_ptr<Keeper>& keeper, napi_value* buffer) {
+  if (!std::exchange(tried_, true)) (void)try_v8(env);
+  if (home_ == nullptr) {
+    const napi_status status =
+        napi_create_external_arraybuffer(env, data, bytes, finalize, keeper.get(), buffer);
+    if (status == napi_ok) (void)keeper.release();
+    return status;
+  }
+  auto store =
+      v8::ArrayBuffer::NewBackingStore(data, bytes, v8::BackingStore::EmptyDeleter, nullptr);
+  if (store == nullptr) return napi_generic_failure;
+  std::shared_ptr<v8::BackingStore> shared(store.release(), Delete{home_, keeper.release()});
+  const v8::Local<v8::ArrayBuffer> made =
+      v8::ArrayBuffer::New(v8::Isolate::GetCurrent(), std::move(shared));
+  static_assert(sizeof(made) == sizeof(*buffer));
+  memcpy(buffer, &made, sizeof(made));
+  return napi_ok;
+}
+
+bool LentBuffers::detach(napi_env env, napi_value buffer) {
+  bool detached = false;
+  if (napi_is_detached_arraybuffer(env, buffer, &detached) != napi_ok || detached) return false;
+  detaching = true;
+  const bool done = napi_detach_arraybuffer(env, buffer) == napi_ok;
+  detaching = false;
+  return done;
+}
+
+}  // namespace millrace::addon
