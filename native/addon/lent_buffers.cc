@@ -156,6 +156,14 @@ napi_status LentBuffers::make(napi_env env, void* data, size_t bytes,
 bool LentBuffers::detach(napi_env env, napi_value buffer) {
   bool detached = false;
   if (napi_is_detached_arraybuffer(env, buffer, &detached) != napi_ok || detached) return false;
+  // From Node.js 24 on what is marked as untransferable has a key, and Node-API ends the process
+  // that detaches without it.
+  napi_value none = nullptr;
+  if (&v8::ArrayBuffer::SetDetachKey != nullptr && napi_get_undefined(env, &none) == napi_ok) {
+    v8::Local<v8::Value> key{};
+    memcpy(&key, &none, sizeof(key));
+    reinterpret_cast<v8::ArrayBuffer*>(buffer)->SetDetachKey(key);
+  }
   detaching = true;
   const bool done = napi_detach_arraybuffer(env, buffer) == napi_ok;
   detaching = false;

@@ -36,6 +36,8 @@ class Local {
   T** location;
 };
 
+class Value;
+
 class ArrayBuffer {
  public:
   MILLRACE_WEAK static std::unique_ptr<BackingStore> NewBackingStore(
@@ -43,6 +45,9 @@ class ArrayBuffer {
       void* deleter_data);
   MILLRACE_WEAK static Local<ArrayBuffer> New(Isolate* isolate,
                                               std::shared_ptr<BackingStore> memory);
+  /** Who detaches it must show the key, unless it is undefined. Called through a handle's pointer.
+   */
+  MILLRACE_WEAK void SetDetachKey(Local<Value> key);
 };
 
 #undef MILLRACE_WEAK

@@ -1,5 +1,4 @@
 import { join } from 'node:path';
-import { markAsUntransferable } from 'node:worker_threads';
 import { MillraceError } from '../../errors.js';
 import { ENDED, type Native, USE } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
@@ -13,6 +12,7 @@ import { putBack } from './fields.js';
 import { Held, type HeldFrom } from './held.js';
 import { Lease, type LeaseEnd } from './lease.js';
 import { type Body, LARGE_BYTES, readLarge, readOffer } from './pool.js';
+import { untransferable } from './untransferable.js';
 
 /** What the holdings need of their member. */
 export interface HoldingsHost {
@@ -119,6 +119,11 @@ export class Holdings {
     }
   }
 
+  /** Its memory, until the last of its leases ends. */
+  #buffer(held: Held): ArrayBuffer {
+    return untransferable(this.native.holdBuffer(this.handle, held.id, USE.LEASED));
+  }
+
   /** A lease of the message that is being handed out to who subscribed at `subscribed`, under MILLRACE_DEV=1. */
   lease<T>(held: Held, at: MessageAt, subscribed: string): Lease<T> {
     held.leased ??= this.#buffer(held);
@@ -154,13 +159,6 @@ export class Holdings {
     held.several = true;
     held.leases = 1;
     held.leased = this.#buffer(held);
-  }
-
-  /** Its memory, until a lease ends. */
-  #buffer(held: Held): ArrayBuffer {
-    const buffer = this.native.holdBuffer(this.handle, held.id, USE.LEASED);
-    markAsUntransferable(buffer);
-    return buffer;
   }
 
   /** A lease of a message that lay in a slot: its bytes are a copy. */

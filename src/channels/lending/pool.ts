@@ -1,10 +1,10 @@
-import { markAsUntransferable } from 'node:worker_threads';
 import { MillraceError } from '../../errors.js';
 import { DESCRIPTOR_BYTES, type Native } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
 import type { Peer } from '../peer.js';
 import { FLAG, WORD } from '../wire.js';
 import type { Copies } from './copies.js';
+import { untransferable } from './untransferable.js';
 
 /** One block of this member's pool, from its loan until nobody here refers to it. Holds of receivers are counted natively. */
 export class Block {
@@ -59,9 +59,7 @@ export class Pool {
 
   /** The block's memory, to be written to; once, until `seal`. */
   buffer(block: Block): ArrayBuffer {
-    const buffer = this.native.loanBuffer(this.handle, block.id, block.bytes);
-    markAsUntransferable(buffer);
-    return buffer;
+    return untransferable(this.native.loanBuffer(this.handle, block.id, block.bytes));
   }
 
   /** Nothing is written any more: all views are empty. @returns false if its memory was moved elsewhere before */
