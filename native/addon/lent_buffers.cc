@@ -159,7 +159,7 @@ bool LentBuffers::detach(napi_env env, napi_value buffer) {
   // From Node.js 24 on what is marked as untransferable has a key, and Node-API ends the process
   // that detaches without it.
   napi_value none = nullptr;
-  if (&v8::ArrayBuffer::SetDetachKey != nullptr && napi_get_undefined(env, &none) == napi_ok) {
+  if (&v8::Isolate::GetCurrent != nullptr && napi_get_undefined(env, &none) == napi_ok) {
     v8::Local<v8::Value> key{};
     memcpy(&key, &none, sizeof(key));
     reinterpret_cast<v8::ArrayBuffer*>(buffer)->SetDetachKey(key);
