@@ -42,7 +42,7 @@ export const SAMPLE_MS = 500;
  * @property {{ name: string, published: number, subscribers: number }[]} channels
  * @property {{ connected: number, skipped: number, ended: number }} browsers
  * @property {number} kernelDrops frames that the kernel dropped before any rule saw them
- * @property {string | null} problem why the last edit of the rules is not in force
+ * @property {string | null} problem what is wrong with the last edit of the rules
  */
 
 /** Takes the samples. Rates are those since the sample before. */

@@ -9,8 +9,10 @@ import { execFileSync, spawnSync } from 'node:child_process';
 function obstacle() {
   if (process.getuid?.() !== 0) return 'not root';
   if (spawnSync('ip', ['-V']).status !== 0) return 'no ip command (Debian: iproute2)';
-  if (spawnSync('unshare', ['--net', 'true']).status !== 0)
-    return 'no right to make namespaces (CAP_SYS_ADMIN)';
+  // What the demo is about to do, in a namespace that ends with the command.
+  const link = ['ip', 'link', 'add', 'mr0', 'type', 'veth', 'peer', 'name', 'mr1'];
+  if (spawnSync('unshare', ['--net', ...link]).status !== 0)
+    return 'namespaces or links cannot be made (CAP_SYS_ADMIN, CAP_NET_ADMIN)';
   return undefined;
 }
 

@@ -48,14 +48,14 @@ const fail = (error) => {
 const upstream = new Upstream(member);
 const board = new Board(member, upstream, new Reports(member));
 member.steering.events$.subscribe((event) => {
-  if (event.type === 'rejected') {
-    board.problem = event.error.message;
-    console.error(`fanout: the rules stay as they were: ${event.error.message}`);
-    return;
-  }
-  board.problem = null;
-  upstream.refresh();
-  for (const { message } of event.warnings) console.error(`fanout: warning: ${message}`);
+  const problems =
+    event.type === 'rejected'
+      ? [`they stay as they were: ${event.error.message}`]
+      : upstream.refresh().map((why) => `not published: ${why}`);
+  board.problem = problems.join('; ') || null;
+  for (const problem of problems) console.error(`fanout: rules: ${problem}`);
+  if (event.type === 'loaded')
+    for (const { message } of event.warnings) console.error(`fanout: rules: warning: ${message}`);
 });
 
 try {

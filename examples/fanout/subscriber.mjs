@@ -59,7 +59,7 @@ const options = {
 
 const member = await join(domain, { name });
 const end = endCleanly(() => member.leave());
-const reports = member.channel(REPORTS, { replay: 1 });
+const reports = member.channel(REPORTS);
 const latency = new Latency();
 /** @type {Record<string, number>} by channel */
 const handled = {};

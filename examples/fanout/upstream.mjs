@@ -49,7 +49,10 @@ export class Upstream {
     this.#member = member;
   }
 
-  /** Follows the rules that are in force now; to be called after each change. */
+  /**
+   * Follows the rules that are in force now; to be called after each change.
+   * @returns {string[]} why streams have no channel: their names are no names of channels, or are taken
+   */
   refresh() {
     const { rules } = this.#member.steering;
     const names = new Set(rules.map(({ name }) => name));
@@ -63,7 +66,15 @@ export class Upstream {
       this.#streams.delete(name);
       this.#member.channel(name).close();
     }
-    for (const name of streams) if (!this.#streams.has(name)) this.#streams.set(name, this.#open(name));
+    return [...streams].flatMap((name) => {
+      if (this.#streams.has(name)) return [];
+      try {
+        this.#streams.set(name, this.#open(name));
+        return [];
+      } catch (error) {
+        return [error instanceof Error ? error.message : String(error)];
+      }
+    });
   }
 
   /**

@@ -15,10 +15,13 @@ beforeEach(async () => {
   fanout = new Fanout();
   browser = await chromium.launch({
     executablePath: which('chromium')!,
+    timeout: 0,
     // Root has no sandbox; and /dev/shm may be small.
     args: ['--no-sandbox', '--disable-dev-shm-usage'],
   });
   page = await browser.newPage();
+  // The test's own time limit ends what does not happen.
+  page.setDefaultTimeout(0);
   said = [];
   page.on('console', (message) => said.push(`${message.type()}: ${message.text()}`));
   page.on('pageerror', (error) => said.push(String(error)));
@@ -31,9 +34,8 @@ afterEach(async () => {
 const connected = (state: string) => page.locator(`#status[data-state="${state}"]`).waitFor();
 const cells = (table: string, column: number) =>
   page.locator(`#${table} tbody tr:not([hidden]) td:nth-child(${column})`).allTextContents();
-/** Waits until a condition holds in the page; the test's own time limit ends it. */
 const until = (condition: (argument: string) => boolean, argument = '') =>
-  page.waitForFunction(condition, argument, { timeout: 0 });
+  page.waitForFunction(condition, argument);
 /** Whether each chart has drawn lines in colours. */
 const drawn = (charts: string) =>
   Array.from(document.querySelectorAll<HTMLCanvasElement>(`${charts} canvas`)).every((canvas) => {
@@ -91,7 +93,7 @@ test('a bad edit of the rules shows', async () => {
   await page.goto(await fanout.service());
   await connected('connected');
   fanout.edit('rules: [{ name: broken }]');
-  await page.locator('#notice', { hasText: 'The rules stay as they were' }).waitFor();
+  await page.locator('#notice', { hasText: 'Rules: they stay as they were' }).waitFor();
   fanout.edit(fanout.rulesText);
   await page.locator('#notice').waitFor({ state: 'hidden' });
   await page.emulateMedia({ colorScheme: 'light' });

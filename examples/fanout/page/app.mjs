@@ -141,7 +141,7 @@ function show({ time, seconds, rules: all, subscribers: readers, browsers, kerne
   const numbers = [browsers.connected, browsers.skipped, kernelDrops];
   const values = [`${count(Math.round(seconds))} s`, ...numbers.map(count)];
   for (const [i, value] of values.entries()) setText(facts[i], value);
-  notice(problem === null ? '' : `The rules stay as they were: ${problem}`);
+  notice(problem === null ? '' : `Rules: ${problem}`);
 }
 
 let tries = 0;

@@ -55,7 +55,13 @@ export class Table {
       this.#rows.delete(id);
     }
     this.#none.hidden = rows.length > 0;
-    for (const row of rows) this.#update(this.#rows.get(row.id) ?? this.#make(row.id), row);
+    for (const [i, row] of rows.entries()) {
+      const element = this.#rows.get(row.id) ?? this.#make(row.id);
+      // Behind the row that says there are none.
+      const there = this.#body.rows[i + 1];
+      if (there !== element) this.#body.insertBefore(element, there);
+      this.#update(element, row);
+    }
   }
 
   /** @param {string} id */
