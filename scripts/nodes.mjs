@@ -32,7 +32,7 @@ export async function fetchNode(version, sum, options) {
   mkdirSync(cache, { recursive: true });
   const folder = mkdtempSync(join(cache, 'new-'));
   try {
-    const packed = await run('npm', ['pack', '--silent', `${PACKAGE}@${version}`], {
+    const packed = await run('npm', ['pack', '--loglevel=error', `${PACKAGE}@${version}`], {
       ...options,
       cwd: folder,
     });

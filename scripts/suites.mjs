@@ -5,7 +5,7 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { fetchNode, NODES } from './nodes.mjs';
-import { bin, clangFormat, fuzzCompiler, head, root, run, tail, which } from './setup.mjs';
+import { bin, clangFormat, fuzzCompiler, head, root, run, say, tail, which } from './setup.mjs';
 
 const MINUTE = 60_000;
 const node = process.execPath;
@@ -245,6 +245,7 @@ async function nodes(context) {
     if (program === undefined) {
       const failure = `not run${title}: ${why}`;
       const ci = process.env.CI === 'true';
+      if (!ci) say(`    ${failure}`);
       results.push({ passed: 0, failed: ci ? 1 : 0, skipped: ci ? 0 : 1, failures: [failure] });
       continue;
     }
