@@ -476,7 +476,7 @@ export const SUITES = [
     title: 'the demos, to their ends and ended by Ctrl-C',
     tools: [],
     built: ['native', 'ts'],
-    limit: 3,
+    limit: 5,
     run: demo,
   },
   {

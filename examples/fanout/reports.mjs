@@ -5,6 +5,8 @@ import { REPORTS } from './feed.mjs';
 const MOST = 256;
 /** No word for so long, in ms: the process is stopped, or busy. */
 const SILENT_MS = 3000;
+/** One that has left is shown for so long after its last report, in ms. */
+const GONE_MS = 60_000;
 
 /**
  * What a subscriber sends, twice a second.
@@ -74,9 +76,11 @@ export class Reports {
 
   /** @returns {Subscriber[]} by name */
   list() {
-    const silent = performance.now() - SILENT_MS;
-    for (const one of this.#all.values()) {
-      if (one.state !== 'gone') one.state = one.heard < silent ? 'silent' : 'live';
+    const now = performance.now();
+    for (const [incarnation, one] of this.#all) {
+      const quiet = now - one.heard;
+      if (one.state !== 'gone') one.state = quiet > SILENT_MS ? 'silent' : 'live';
+      else if (quiet > GONE_MS) this.#all.delete(incarnation);
     }
     return [...this.#all.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
   }
