@@ -73,7 +73,7 @@ void write_rule(FlowRecord& record, const FlowRule& rule, uint32_t device) {
   record.priority = rule.priority;
   record.tag = rule.tag;
   record.qpn = rule.qpn;
-  record.spread = static_cast<uint16_t>(rule.spread);
+  record.spread = rule.spread;
   record.device = static_cast<uint16_t>(device);
   record.kind = static_cast<uint8_t>(rule.kind);
   record.flags = static_cast<uint8_t>((rule.dont_trap ? kDontTrap : 0) | (rule.drop ? kDrop : 0) |
@@ -161,7 +161,7 @@ std::shared_ptr<const FlowTable> flow_table(Process& process,
     rules[device].push_back(rule);
   }
   table->changes = now;
-  for (uint32_t k = 0; k < kDevices; ++k) table->ports[k] = FlowIndex(rules[k]);
+  for (uint32_t k = 0; k < kDevices; ++k) table->ports[k] = FlowIndex(std::move(rules[k]));
   process.flows = table;
   return table;
 }
@@ -194,7 +194,7 @@ ibv_flow* create_flow(ibv_qp* handle, ibv_flow_attr* attr) {
   FlowRule rule = request.value().rule;
   rule.order = root.header().next_flow.fetch_add(1);
   rule.qpn = qp.number;
-  rule.spread = qp.spread;
+  rule.spread = static_cast<uint16_t>(qp.spread);
   rule.record = i;
   if (Feed* feed = qp.context->feed.get()) {
     feed->bind(&rule.match);

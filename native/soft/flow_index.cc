@@ -10,11 +10,6 @@
 namespace millrace::soft {
 namespace {
 
-/** How a run of identical matches is ordered inside. */
-bool stronger(const FlowEntry& a, const FlowEntry& b) {
-  return std::tie(a.priority, a.order) < std::tie(b.priority, b.order);
-}
-
 int compare(const PacketFields& a, const PacketFields& b) { return memcmp(&a, &b, sizeof(a)); }
 
 /** What a rule without specs matches: where the frame came in. */
@@ -67,11 +62,14 @@ constexpr uint32_t run_length(uint64_t run) { return static_cast<uint32_t>(run);
 
 }  // namespace
 
-FlowIndex::FlowIndex(const std::vector<FlowRule>& rules) {
-  std::vector<const FlowRule*> sorted, normal;
-  for (const FlowRule& rule : rules) sorted.push_back(&rule);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const FlowRule* a, const FlowRule* b) { return stronger(*a, *b); });
+FlowIndex::FlowIndex(std::vector<FlowRule> rules) {
+  std::vector<FlowRule*> sorted;
+  std::vector<const FlowRule*> normal;
+  for (FlowRule& rule : rules) sorted.push_back(&rule);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const FlowRule* a, const FlowRule* b) {
+    return std::tie(a->priority, a->order) < std::tie(b->priority, b->order);
+  });
+  for (uint32_t place = 0; FlowRule * rule : sorted) rule->place = place++;
   for (const FlowRule* rule : sorted) {
     if (rule->kind == FlowKind::kSniffer) {
       sniffers_.push_back(*rule);
@@ -176,7 +174,7 @@ void FlowIndex::match(const PacketFields& fields, bool multicast, Result* result
     size_t chosen = 0;
     const auto choose = [&](size_t r) {
       const Run& run = result->runs[r];
-      if (run.at == run.end || (best != nullptr && !stronger(*run.at, *best))) return;
+      if (run.at == run.end || (best != nullptr && run.at->place > best->place)) return;
       best = run.at;
       chosen = r;
     };

@@ -10,26 +10,27 @@ namespace millrace::soft {
 
 enum class FlowKind : uint8_t { kNormal = 0, kAllDefault = 1, kMcDefault = 2, kSniffer = 3 };
 
-/** What a rule does, and how it stands among others: a cache line, all that is looked at of a rule
- * that a frame matches. */
-struct alignas(64) FlowEntry {
-  uint64_t order = 0;  ///< creation: the smaller is the older
-  uint64_t word = 0;   ///< of its record when it was read; carried along, as `record` is
+/** What a rule does, and how it stands among others: all that is looked at of a rule that a frame
+ * matches, and no more, so that many are in the caches. */
+struct alignas(32) FlowEntry {
+  uint64_t word = 0;  ///< of its record when it was read; carried along, as `record` is
   uint32_t record = 0;
   uint32_t tag = 0;
   uint32_t qpn = 0;
-  uint32_t spread = 0;    ///< 1 + index of how its QP spreads frames; 0: it takes them itself
+  uint32_t place = 0;     ///< among the rules of an index, which sets it: the strongest is 0
   uint16_t priority = 0;  ///< the smaller is the stronger
+  uint16_t spread = 0;    ///< 1 + index of how its QP spreads frames; 0: it takes them itself
   FlowKind kind = FlowKind::kNormal;
   bool dont_trap = false;
   bool drop = false;
   bool tagged = false;
 };
-static_assert(sizeof(FlowEntry) == 64);
+static_assert(sizeof(FlowEntry) == 32);
 
 /** One rule of a port. */
 struct FlowRule : FlowEntry {
   FlowMatch match;
+  uint64_t order = 0;  ///< creation: the smaller is the older
 };
 
 /**
@@ -47,7 +48,7 @@ struct FlowRule : FlowEntry {
 class FlowIndex {
  public:
   FlowIndex() = default;
-  explicit FlowIndex(const std::vector<FlowRule>& rules);
+  explicit FlowIndex(std::vector<FlowRule> rules);
 
   bool empty() const { return entries_.empty() && defaults_.empty() && sniffers_.empty(); }
   size_t masks() const { return groups_.size(); }
