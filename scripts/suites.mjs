@@ -235,6 +235,9 @@ const integration = async (context) =>
     }),
   ]);
 
+/** What hangs on how a version gives memory to JavaScript and takes it back. */
+const LEASES = ['test/integration/leases.test.ts', 'test/integration/leases-memory.test.ts'];
+
 /** What differs between versions of Node.js, and the package, with the same build under newer ones. */
 async function nodes(context) {
   const results = [];
@@ -250,7 +253,9 @@ async function nodes(context) {
       continue;
     }
     results.push(
-      await vitest(context, 'integration', { program, files: ['test/integration/leases.test.ts'], title }),
+      await vitest(context, 'integration', { program, files: LEASES, title }),
+      // Without a test runner, whose heap hides what a small one shows.
+      await checks(context, [[`frames${title}`, program, ['examples/frames/run.mjs', '--frames', '20']]]),
       // Types are no matter of the version.
       await vitest(context, 'package', { program, only: '^(?!the types)', title }),
     );
