@@ -272,6 +272,34 @@ describe('the pool of the subscriber', () => {
   });
 });
 
+test('what was lent before anybody was elsewhere, and can not be registered, is a gap, and both say why', async () => {
+  const faults = { seed: 1, lockLimit: 4 * MIB };
+  const pub = await domain.member('pub', { device: 'soft0', faults });
+  const out = pub.channel('x', { codec: 'bytes', replay: 2, replayBytes: 16 * MIB });
+  const errors: string[] = [];
+  pub.status$.subscribe((event) => event.type === 'fault' && errors.push(event.error.message));
+  out.next(new Uint8Array(8 * MIB));
+  const sub = await domain.member('sub', { device: 'soft1' });
+  const back = sub.channel('x', { codec: 'bytes', replay: 2, replayBytes: 16 * MIB });
+  const told: StatusEvent[] = [];
+  const lengths: number[] = [];
+  back.status$.subscribe((event) => told.push(event));
+  back.subscribe((bytes) => lengths.push(bytes.length));
+  await out.ready();
+  await out.publish(new Uint8Array(MIB));
+  await until(() => lengths.length === 1);
+  expect(errors).toEqual([
+    expect.stringMatching(/^Could not offer 8388608 bytes to sub: ibv_reg_mr failed: a file of the pool/),
+  ]);
+  expect(told).toContainEqual(
+    expect.objectContaining({
+      type: 'payload-failed',
+      sequence: 1,
+      error: expect.objectContaining({ code: 'ERR_NATIVE' }),
+    }),
+  );
+});
+
 describe('an end in the middle', () => {
   test('of the subscription: the publisher gets its block back, the subscriber its own', async () => {
     const { pub, sub, out, back } = await apart();

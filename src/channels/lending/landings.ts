@@ -61,8 +61,10 @@ export class Landings {
       this.start();
     } else {
       landing.pending = false;
-      const why = landing.serial === 0 ? 'its publisher could not offer it' : 'its offer was made before';
-      landing.error = failure(landing, 'ERR_DECODE', why);
+      landing.error =
+        landing.serial === 0
+          ? failure(landing, 'ERR_NATIVE', 'its publisher could not offer it')
+          : failure(landing, 'ERR_DECODE', 'its offer was made before');
     }
     return landing;
   }
