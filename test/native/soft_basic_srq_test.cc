@@ -52,6 +52,9 @@ TEST(SoftBasicSrq, WhatItIsAndIsNot) {
   Connected server(shared());
   uint32_t number = 0;
   EXPECT_EQ(ibv_get_srq_num(server.srq.get(), &number), EOPNOTSUPP);  // VERBS 2.3
+  ibv_srq_attr larger = {};
+  larger.max_wr = 32;
+  EXPECT_EQ(ibv_modify_srq(server.srq.get(), &larger, IBV_SRQ_MAX_WR), EOPNOTSUPP);
   ASSERT_EQ(server.init(), 0);
   ibv_recv_wr receive = {};
   ibv_recv_wr* bad = nullptr;

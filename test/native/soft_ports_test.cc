@@ -157,6 +157,10 @@ TEST(SoftPorts, PKeysClockAndTheExtendedQuery) {
   EXPECT_EQ(attr.max_dm_size, 0u);
   EXPECT_EQ(attr.completion_timestamp_mask, ~uint64_t{0});
   EXPECT_EQ(attr.device_cap_flags_ex, attr.orig_attr.device_cap_flags);
+  // What is refused is not offered either.
+  EXPECT_EQ(attr.orig_attr.device_cap_flags & unsigned{IBV_DEVICE_SRQ_RESIZE}, 0u);
+  EXPECT_EQ(attr.packet_pacing_caps.qp_rate_limit_max, 0u);
+  EXPECT_EQ(attr.packet_pacing_caps.supported_qpts, 0u);
 
   ibv_values_ex values = {};
   values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
