@@ -133,6 +133,8 @@ struct Cq {
    * so that nobody tells of them (I7). Needs lock.
    */
   void find_lost_claims();
+  /** Takes up to `room` completions out of a ring; returns how many. Needs the lock. */
+  int drain(uint32_t index, int room, ibv_wc* wc, Extras* extras = nullptr);
   /** The ring is drained and closed or its owner dead: removes file, copy and, last, the directory
    * entry. Needs lock. */
   void forget(uint32_t index);
