@@ -22,6 +22,7 @@ export const NODES = [
  * @param {string} sum
  * @param {{ log: string, append: boolean, limitMs: number }} options of run()
  * @returns {Promise<{ program?: string, why?: string }>} the program, or why there is none
+ * @throws Error when what was fetched is not what is pinned
  */
 export async function fetchNode(version, sum, options) {
   if (process.platform !== 'linux' || process.arch !== 'x64')
@@ -41,7 +42,7 @@ export async function fetchNode(version, sum, options) {
     const found = createHash('sha512')
       .update(readFileSync(join(folder, name)))
       .digest('base64');
-    if (found !== sum) return { why: `${PACKAGE}@${version} has the checksum ${found}` };
+    if (found !== sum) throw new Error(`${PACKAGE}@${version} has the checksum ${found}`);
     const unpacked = await run('tar', ['-xzf', name, 'package/bin/node'], { ...options, cwd: folder });
     if (unpacked.code !== 0) return { why: `${name} can't be unpacked` };
     mkdirSync(join(cache, version), { recursive: true });
