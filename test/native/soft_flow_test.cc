@@ -8,6 +8,7 @@
 #include "flow_builder.h"
 #include "frame_builder.h"
 #include "soft/device.h"
+#include "soft/flow.h"
 #include "soft/layout.h"
 #include "soft/process.h"
 #include "soft/provider.h"
@@ -39,17 +40,10 @@ struct RawEnd : DatagramEnd {
   }
 };
 
-/** Whether the test may create flows; says so where it may not. */
-bool may_steer() {
-  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct data[2] = {};
-  return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & (1u << CAP_NET_RAW)) != 0;
-}
-
 class SoftFlow : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!may_steer()) GTEST_SKIP() << "needs CAP_NET_RAW";
+    if (!soft::may_use_raw_frames()) GTEST_SKIP() << "needs CAP_NET_RAW";
   }
   Setting link_{"MILLRACE_SOFT_LINK", "ethernet"};
   Setting devices_{"MILLRACE_SOFT_DEVICES", "2"};

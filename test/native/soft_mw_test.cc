@@ -34,8 +34,7 @@ struct Windows {
   ibv_mw_bind_info info(uint32_t offset, uint32_t bytes, unsigned access = kWrite) const {
     return {region.get(), address(offset), bytes, access};
   }
-  /** Binds a type 2 window by a WR of the owner. */
-  ibv_wc_status bind(ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info& how) {
+  static ibv_send_wr bind_wr(ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info& how) {
     ibv_send_wr wr = {};
     wr.wr_id = 42;
     wr.opcode = IBV_WR_BIND_MW;
@@ -43,6 +42,18 @@ struct Windows {
     wr.bind_mw.mw = mw;
     wr.bind_mw.rkey = rkey;
     wr.bind_mw.bind_info = how;
+    return wr;
+  }
+  static ibv_send_wr invalidate_wr(uint32_t rkey) {
+    ibv_send_wr wr = {};
+    wr.opcode = IBV_WR_LOCAL_INV;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.invalidate_rkey = rkey;
+    return wr;
+  }
+  /** Binds a type 2 window by a WR of the owner. */
+  ibv_wc_status bind(ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info& how) {
+    ibv_send_wr wr = bind_wr(mw, rkey, how);
     return owner.run(wr);
   }
   ibv_wc_status bind1(ibv_mw* mw, const ibv_mw_bind_info& how) {
@@ -57,10 +68,7 @@ struct Windows {
     return wc.status;
   }
   ibv_wc_status invalidate(uint32_t rkey) {
-    ibv_send_wr wr = {};
-    wr.opcode = IBV_WR_LOCAL_INV;
-    wr.send_flags = IBV_SEND_SIGNALED;
-    wr.invalidate_rkey = rkey;
+    ibv_send_wr wr = invalidate_wr(rkey);
     return owner.run(wr);
   }
   ibv_wc_status write(uint32_t rkey, uint64_t to, uint32_t bytes = 8) {
@@ -107,22 +115,13 @@ TEST(SoftMw, BindingCompletesWithItsOwnOpcode) {
   Fabric fabric;
   Windows w;
   MwPtr mw(ibv_alloc_mw(w.owner.pd.get(), IBV_MW_TYPE_2));
-  ibv_send_wr wr = {};
-  wr.wr_id = 7;
-  wr.opcode = IBV_WR_BIND_MW;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.bind_mw.mw = mw.get();
-  wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
-  wr.bind_mw.bind_info = w.info(0, 64);
+  ibv_send_wr wr = Windows::bind_wr(mw.get(), ibv_inc_rkey(mw->rkey), w.info(0, 64));
   ASSERT_EQ(w.owner.send(wr), 0);
   ibv_wc wc = {};
   ASSERT_TRUE(w.owner.poll_sent(&wc));
   EXPECT_EQ(wc.opcode, IBV_WC_BIND_MW);
-  EXPECT_EQ(wc.wr_id, 7u);
-  wr = {};
-  wr.opcode = IBV_WR_LOCAL_INV;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.invalidate_rkey = mw->rkey;
+  EXPECT_EQ(wc.wr_id, 42u);
+  wr = Windows::invalidate_wr(mw->rkey);
   ASSERT_EQ(w.owner.send(wr), 0);
   ASSERT_TRUE(w.owner.poll_sent(&wc));
   EXPECT_EQ(wc.opcode, IBV_WC_LOCAL_INV);
@@ -383,12 +382,9 @@ TEST(SoftMw, UnreliableConnectionsAndXrcBindToo) {
   verbs::MrPtr region(
       ibv_reg_mr(end.pd.get(), memory.data(), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND));
   MwPtr mw(ibv_alloc_mw(end.pd.get(), IBV_MW_TYPE_2));
-  ibv_send_wr wr = {};
-  wr.opcode = IBV_WR_BIND_MW;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.bind_mw.mw = mw.get();
-  wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
-  wr.bind_mw.bind_info = {region.get(), reinterpret_cast<uintptr_t>(memory.data()), 64, kWrite};
+  ibv_send_wr wr =
+      Windows::bind_wr(mw.get(), ibv_inc_rkey(mw->rkey),
+                       {region.get(), reinterpret_cast<uintptr_t>(memory.data()), 64, kWrite});
   ibv_send_wr* bad = nullptr;
   ASSERT_EQ(ibv_post_send(end.initiator.get(), &wr, &bad), 0);
   ibv_wc wc = {};
