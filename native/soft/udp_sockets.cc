@@ -5,6 +5,7 @@
 #include <linux/filter.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <optional>
@@ -166,6 +167,12 @@ base::Status UdpSockets::open(const FlowRule& rule, Socket* out) const {
   if (fd < 0) return failed("socket");
   if (place.family == AF_INET6) set(fd, IPPROTO_IPV6, IPV6_V6ONLY, both ? 0 : 1);
   if (use_ == Use::kHeld) {
+    rlimit limit = {};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (static_cast<rlim_t>(fd) >= limit.rlim_cur / 2) {
+      out->fd.reset();
+      return base::Status::error(EMFILE, kWhat, "half of the descriptors are in use");
+    }
     // Several members of one user may hold one port.
     set(fd, SOL_SOCKET, SO_REUSEPORT, 1);
     sock_filter nothing[] = {{BPF_RET | BPF_K, 0, 0, 0}};

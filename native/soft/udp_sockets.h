@@ -20,6 +20,7 @@ namespace millrace::soft {
  * port) that rules name, counted.
  * - Held: they read nothing and are there so that the kernel does not answer a datagram that our
  *   packet socket took with port-unreachable (VERBS 3). Whoever has the port already does as well.
+ *   Of very many rules not all get one: half of the process's descriptors are left to others.
  * - Read: without CAP_NET_RAW they are where datagrams come from, for the rules that sockets can
  *   serve. The frame around each is made again from what the kernel tells.
  * One thread at a time.

@@ -1,6 +1,8 @@
 // RAW_PACKET QPs and their flows: what a rule needs, who gets a frame, and what dead processes
 // leave (VERBS 3).
+#include <fcntl.h>
 #include <linux/capability.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "base/rng.h"
@@ -280,6 +282,28 @@ TEST_F(SoftFlow, TenThousandRulesAreMadeInAFewLooksEach) {
   // The next look narrows the filter, in one go.
   EXPECT_TRUE(end.nothing());
   EXPECT_LE(programs(), 21u);
+  for (ibv_flow* flow : flows) EXPECT_EQ(ibv_destroy_flow(flow), 0);
+}
+
+/** Ports are held with sockets, but those of many rules leave descriptors to the rest of the
+ * process. */
+TEST_F(SoftFlow, ManyPortsAreNotAllHeld) {
+  RawEnd end(RawEnd::raw("soft@lo"));
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few = {256, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<ibv_flow*> flows;
+  for (unsigned port = 20'000; port < 20'400; ++port) {
+    FlowBuilder rule;
+    rule.ipv4(0, 0x7F000001).udp(port);
+    flows.push_back(end.flow(rule));
+    EXPECT_NE(flows.back(), nullptr) << soft::last_error().detail;
+  }
+  const base::Fd another(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_TRUE(another.valid());
+  EXPECT_LT(another.get(), 140);
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   for (ibv_flow* flow : flows) EXPECT_EQ(ibv_destroy_flow(flow), 0);
 }
 
