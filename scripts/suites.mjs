@@ -278,7 +278,7 @@ async function fuzz(context) {
   const targets = executables(join(folder, 'test', 'fuzz'), /(^fuzz_|_fuzz$|_fuzzer$)/);
   const artifacts = join(folder, 'artifacts');
   mkdirSync(artifacts, { recursive: true });
-  const seconds = Number(process.env.MILLRACE_FUZZ_SECONDS ?? 12);
+  const seconds = Number(process.env.MILLRACE_FUZZ_SECONDS ?? 10);
   const list = targets.map((target) => {
     const name = basename(target);
     const corpus = join(folder, 'corpus', name);
