@@ -83,40 +83,34 @@ const ours = (loans) => ({
 
 // ---- zeromq ----------------------------------------------------------------------------------------------------------
 
+/** Push and pull, a pair of sockets for each subscriber. One send at a time is what it takes. */
 const zeromq = {
   async hub(spec, answered) {
-    const { Pull, XPublisher } = await import('zeromq');
-    const out = new XPublisher({ noDrop: true });
+    const { Pull, Push } = await import('zeromq');
     const into = new Pull();
     await into.bind(`ipc://${spec.folder}/up`);
-    await out.bind(`ipc://${spec.folder}/down`);
-    // Subscriptions arrive as messages, so nothing is sent too early.
-    for (let i = 0; i < spec.subscribers; i++) await out.receive();
+    const outs = [];
+    for (let i = 0; i < spec.subscribers; i++) {
+      const out = new Push();
+      out.connect(`ipc://${spec.folder}/${i}`);
+      outs.push(out);
+    }
     (async () => {
       for await (const [message] of into) answered(check(message));
     })();
     const send = async (bytes) => {
-      for (;;) {
-        try {
-          return await out.send(payload(bytes));
-        } catch (error) {
-          // noDrop: at the high-water mark a send is refused, and tried again.
-          if (error.code !== 'EAGAIN') throw error;
-          await new Promise((resolve) => setImmediate(resolve));
-        }
-      }
+      for (const out of outs) await out.send(payload(bytes));
     };
     return { send };
   },
   async leaf(spec, take) {
-    const { Push, Subscriber } = await import('zeromq');
-    const into = new Subscriber();
+    const { Pull, Push } = await import('zeromq');
+    const into = new Pull();
     const out = new Push();
-    into.connect(`ipc://${spec.folder}/down`);
+    await into.bind(`ipc://${spec.folder}/${spec.index}`);
     out.connect(`ipc://${spec.folder}/up`);
-    into.subscribe('');
     (async () => {
-      for await (const [message] of into) take(check(message));
+      for await (const [message] of into) await take(check(message));
     })();
     return { answer: (bytes) => out.send(payload(bytes)) };
   },

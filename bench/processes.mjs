@@ -38,7 +38,8 @@ export function removeFolder(folder) {
 
 /**
  * Starts a program of this folder, told what to do by its argument (JSON). It answers with messages {kind: value}.
- * `first(kind)` resolves with its first one of that kind, or rejects when it fails or ends; `ended` when it has ended.
+ * `first(kind)` resolves with its first one of that kind, or rejects when it ends; `ended` when it has ended. `failed` is called
+ * with why when it ends in another way than by itself.
  */
 function start(program, spec, { env = {}, execPath = process.execPath, execArgv = [] } = {}) {
   const child = fork(join(import.meta.dirname, program), [JSON.stringify(spec)], {
@@ -55,8 +56,9 @@ function start(program, spec, { env = {}, execPath = process.execPath, execArgv 
   const waiting = new Map();
   const ended = new Promise((resolve) => {
     child.on('exit', (code, signal) => {
-      for (const { reject } of waiting.values())
-        reject(new Error(`${spec.peer} ${spec.role} ended (${signal ?? code}): ${errors.trim()}`));
+      const error = new Error(`${spec.peer} ${spec.role} ended (${signal ?? code}): ${errors.trim()}`);
+      for (const { reject } of waiting.values()) reject(error);
+      if (code !== 0) failed(error);
       resolve();
     });
   });
@@ -82,7 +84,9 @@ export async function scene(what, deadlineMs, body) {
   const shared = { folder: newFolder(), domain: `bench-${process.pid}-${++serial}` };
   const started = [];
   let timer;
+  let failed;
   const late = new Promise((_, reject) => {
+    failed = reject;
     timer = setTimeout(
       () => reject(new Error(`${what}: no result within ${deadlineMs / 1000} s`)),
       deadlineMs,
@@ -90,7 +94,7 @@ export async function scene(what, deadlineMs, body) {
   });
   try {
     const run = (program, spec, options) => {
-      const child = start(program, { ...spec, ...shared }, options);
+      const child = start(program, { ...spec, ...shared }, failed, options);
       started.push(child);
       return child;
     };

@@ -40,7 +40,7 @@ Sections: ${SECTIONS.map(({ name, title }) => `\n  ${name.padEnd(16)} ${title}`)
 
 Peers take turns; medians are shown, with ratios within this run.
 
-  --quick          few and short turns
+  --quick          one short turn
   --only NAMES     some sections, peers and cases only, separated by commas:
                    ${unique(SECTIONS.map(({ name }) => name))}
                    ${unique(SECTIONS.flatMap(({ peers }) => Object.keys(peers)))}
@@ -82,7 +82,7 @@ function options() {
   const known = SECTIONS.flatMap(namesOf);
   for (const name of only)
     if (!known.includes(name)) fail(`--only ${name}: there is no such section, peer or case.\n\n${HELP}`);
-  const turns = values.turns === undefined ? (values.quick ? 2 : 5) : Number(values.turns);
+  const turns = values.turns === undefined ? (values.quick ? 1 : 5) : Number(values.turns);
   if (!Number.isInteger(turns) || turns < 1 || turns > 100) fail('--turns takes a number from 1 to 100.');
   const named = SECTIONS.filter(({ name }) => only.includes(name));
   const some = (all) => all.filter((name) => only.includes(name));
