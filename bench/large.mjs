@@ -14,6 +14,7 @@ const SMALL = 64;
 const SIZES = [64 * KIB, MIB, 64 * MIB, GIB];
 const SUBSCRIBERS = [1, 4];
 const FRAMES = 10_000;
+const FRAME_ROW = `${FRAMES} frames of 1 MiB, least of 3`;
 
 export const name = 'large';
 export const title = 'Large messages: round trip and rate to 1 and 4 subscribers, of loans and of copies.';
@@ -94,20 +95,28 @@ const session = (peer, subscribers, what, context) => () =>
         const all = await Promise.all(everybody.map((child) => ask(child, 'resident')));
         return all.reduce((sum, bytes) => sum + bytes, 0);
       };
-      await frames(2000);
-      const before = await resident();
+      // As many before: both processes grow to the size that they work in.
       await frames(FRAMES);
-      found.push(['memory', `${FRAMES} frames of 1 MiB`, (await resident()) - before]);
+      // What leaks grows each time; the engine's own heap does not.
+      let least = Infinity;
+      for (let round = 0; round < 3; round++) {
+        const before = await resident();
+        await frames(FRAMES);
+        least = Math.min(least, (await resident()) - before);
+      }
+      found.push(['memory', FRAME_ROW, least]);
     } else {
       const table = `${what === 'rate' ? 'rate' : 'trip'}${subscribers}`;
+      // Code is compiled after some thousand messages, which would else be those of the first size.
+      for (const bytes of [SMALL, SIZES[0]])
+        await ask(hub, { bytes, window: what === 'rate' ? 16 : 1, seconds: 2 * seconds });
       let last = null;
       for (const bytes of what === 'rate' ? SIZES : [SMALL, ...SIZES]) {
         let why = bytes < GIB ? null : noRoom(bytes, subscribers);
         // For some messages, if the time grows with the size from the last one on, and page faults come on top.
         const expected = bytes < 64 * MIB ? 0 : (last.micros / 1e6) * (bytes / last.bytes) * 10;
         if (!flat && expected > budget) {
-          const hint = context.quick ? '; it is measured without --quick' : '';
-          why ??= `would take ${expected.toFixed(0)} s${hint}`;
+          why ??= context.quick ? 'takes too long for --quick' : `would take ${expected.toFixed(0)} s`;
         }
         if (why === null) {
           const window = what === 'rate' ? windowOf(bytes) : 1;
@@ -192,7 +201,7 @@ export function marks(value) {
     });
   }
   for (const peer of ['loan', 'copy']) {
-    const grown = value('memory', `${FRAMES} frames of 1 MiB`, peer);
+    const grown = value('memory', FRAME_ROW, peer);
     if (grown === undefined) continue;
     list.push({
       mark: `resident memory over ${FRAMES} frames (${peer}): no frame more`,

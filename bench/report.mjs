@@ -56,7 +56,7 @@ function show({ peers: titles }, { title, ours, show, less }, rows, reasons) {
       const list = row[peer];
       if (list === undefined) return '';
       if (!Array.isArray(list)) {
-        reasons.add(`${title}, ${name}, ${titles[peer]}: ${list}`);
+        reasons.set(list, [...(reasons.get(list) ?? []), [title, name, titles[peer]].join(', ')]);
         return 'not run';
       }
       const lines = [show(median(list))];
@@ -87,10 +87,12 @@ export function report(sections, { quick, turns, loads, missing }) {
   );
   for (const { section, results } of sections) {
     console.log(section.title);
-    const reasons = new Set();
+    const reasons = new Map();
     for (const [key, table] of Object.entries(section.tables))
       if (results.all[key] !== undefined) show(section, table, results.all[key], reasons);
-    for (const reason of reasons) console.log(`not run: ${reason}`);
+    for (const [why, cells] of reasons) {
+      console.log(`not run, ${why}: ${cells.join('; ').replaceAll('\n', ' ')}`);
+    }
     const marks = section.marks((...at) => results.value(...at));
     for (const { mark, measured, met } of marks)
       console.log(`${met ? 'met    ' : 'not met'}  ${mark}: ${measured}`);
