@@ -34,10 +34,25 @@ large = struct.pack("<IIQQQ", 1, 0x101, 7, 0x7F0000001000, 4 << 20) + struct.pac
 write("frame", "remote", frame([record(large, flags=8 | 16), record(struct.pack("<d", 7), kind=12)]))
 write("frame", "empty-payload", frame([record(b"")]))
 
-write("offer", "offer", struct.pack("<IHHQQIIIII5I", 0x4D4C524F, 1, 64, 5, 0x7F0000001000, 0x101, 1, 17, 16384, 2,
-                                    0, 0, 0, 0, 0))
-write("offer", "ask", struct.pack("<IBBHQQQQ", 0x4D4C5254, 1, 1, 0, 5, 7, 1, 0))
-write("offer", "state", struct.pack("<IBBHQQQQ", 0x4D4C5254, 1, 2, 3, 5, 7, 1, 12345))
+
+
+def offer(lanes, medium, at=bytes(24), ethernet=0, mtu=1):
+    """An offer blob: `at` is where the member is on a network, its LID and its GID."""
+    return struct.pack("<IHHQQIIIIIBBBB", 0x4D4C524F, 1, 80, 5, 0x7F0000001000, 0x101, 1, 17, 16384, 2, lanes, medium,
+                       ethernet, mtu) + at[:20] + bytes(12)
+
+
+def tunnel(kind, lane, last, queue_pair=0, psn=0):
+    return struct.pack("<IBBHQQQQII", 0x4D4C5254, 1, kind, lane, 5, 7, 1, last, queue_pair, psn)
+
+
+gid = struct.pack("<I", 0) + bytes(10) + bytes([0xFF, 0xFF, 10, 77, 0, 1])
+write("offer", "offer", offer(1, 1))
+write("offer", "offer-rc", offer(2, 2, gid, 1, 3))
+write("offer", "ask", tunnel(1, 0, 0))
+write("offer", "state", tunnel(2, 3, 12345))
+write("offer", "ask-rc", tunnel(1, 0, 0, 0x123, 0xABCDEF))
+write("offer", "state-rc", tunnel(2, 3, 12345, 0x123, 0xABCDEF))
 
 
 def ethernet(kind, body, tags=b""):
