@@ -41,7 +41,7 @@ export function removeFolder(folder) {
  * `first(kind)` resolves with its first one of that kind, or rejects when it ends; `ended` when it has ended. `failed` is called
  * with why when it ends in another way than by itself.
  */
-function start(program, spec, { env = {}, execPath = process.execPath, execArgv = [] } = {}) {
+function start(program, spec, failed, { env = {}, execPath = process.execPath, execArgv = [] } = {}) {
   const child = fork(join(import.meta.dirname, program), [JSON.stringify(spec)], {
     execPath,
     execArgv,
