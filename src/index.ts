@@ -69,7 +69,7 @@ export {
 } from './errors.js';
 export { join } from './join.js';
 export { Member } from './member.js';
-export type { NativePortCounters as PortCounters } from './native/binding.js';
+export type { NativePortCounters as PortCounters } from './native/port-calls.js';
 export type {
   FetchOptions,
   OpenRegionOptions,

@@ -1,6 +1,6 @@
 import type { ClusterPort, Engine } from './channels/engine.js';
 import { Member as ChannelMember } from './channels/member.js';
-import type { NativePortCounters } from './native/binding.js';
+import type { NativePortCounters } from './native/port-calls.js';
 import type { Datagrams } from './steering/datagrams.js';
 import { Forwarding } from './steering/forward.js';
 import { Ports } from './steering/ports.js';

@@ -5,9 +5,9 @@
 namespace millrace::addon {
 
 /**
- * The functions of src/native/binding.ts, which documents them. Those of the hot path are written
- * against the C API (an empty call costs 10 ns there, 19 to 72 through the C++ wrapper); their data
- * pointer is the Environment, as is `info.Data()` of the others.
+ * The functions of src/native/binding.ts and what it extends, which document them. Those of the hot
+ * path are written against the C API (an empty call costs 10 ns there, 19 to 72 through the C++
+ * wrapper); their data pointer is the Environment, as is `info.Data()` of the others.
  */
 napi_value flush(napi_env env, napi_callback_info info);
 napi_value poll(napi_env env, napi_callback_info info);

@@ -15,7 +15,7 @@ static_assert(transport::kSendRows == 4096 && transport::kSendStride == 4 &&
                   transport::kEventRows == 1024 && transport::kEventStride == 8 &&
                   transport::kMaxPeers == 1024 && transport::kPeerStride == 8 &&
                   transport::kCounters == 32,
-              "binding.ts states these; a change needs a new kAbi");
+              "tables.ts states these; a change needs a new kAbi");
 
 void add_hot(napi_env env, napi_value exports, const char* name, napi_callback callback,
              Environment* environment) {

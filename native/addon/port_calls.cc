@@ -21,7 +21,7 @@ Napi::Value failed(Arguments& arguments, const base::Status& status) {
   return {};
 }
 
-/** Numbers of a row, as binding.ts has them. */
+/** Numbers of a row, as port-calls.ts has them. */
 enum Row : size_t {
   kQueue,
   kTag,

@@ -1,4 +1,4 @@
-import { COUNTER } from '../native/binding.js';
+import { COUNTER } from '../native/tables.js';
 
 /**
  * The JavaScript side of the send arena: a ring that values are encoded into, once for all destinations.

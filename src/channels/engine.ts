@@ -1,6 +1,7 @@
 import { MillraceError } from '../errors.js';
-import { FAULT, type Native } from '../native/binding.js';
+import type { Native } from '../native/binding.js';
 import { nativeError } from '../native/faults.js';
+import { FAULT } from '../native/tables.js';
 import type { Clock, Scheduled } from './clock.js';
 import { Control } from './control.js';
 import type { Destination } from './destination.js';

@@ -1,6 +1,7 @@
 import { type ErrorCode, MillraceError } from '../errors.js';
-import { FETCH_END, type Native } from '../native/binding.js';
+import type { Native } from '../native/binding.js';
 import { nativeError } from '../native/faults.js';
+import { FETCH_END } from '../native/tables.js';
 import type { FetchOptions, RegionOffer } from '../regions/options.js';
 import type { Region } from '../regions/region.js';
 import { aborted } from './calls.js';

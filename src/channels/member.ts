@@ -1,7 +1,8 @@
 import type { StandardSchemaV1 } from '@standard-schema/spec';
 import type { Observable } from 'rxjs';
 import { MillraceError } from '../errors.js';
-import { COUNTER, type NativeResources } from '../native/binding.js';
+import type { NativeResources } from '../native/binding.js';
+import { COUNTER } from '../native/tables.js';
 import {
   type FetchOptions,
   fetchSettings,

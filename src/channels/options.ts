@@ -1,6 +1,6 @@
 import type { StandardSchemaV1 } from '@standard-schema/spec';
 import { MillraceRangeError, MillraceTypeError } from '../errors.js';
-import type { FaultOptions } from '../native/binding.js';
+import type { FaultOptions } from '../native/open-options.js';
 import { checkNames, flag, integer, invalid, oneOf } from '../suggest.js';
 import { type Codec, type CodecOption, resolveCodec } from './codec/index.js';
 import { isOverflow, type Overflow, POLICIES } from './overflow/index.js';

@@ -1,5 +1,5 @@
 import { availableParallelism } from 'node:os';
-import { LINGERED } from '../native/binding.js';
+import { LINGERED } from '../native/tables.js';
 import type { Clock, Scheduled } from './clock.js';
 import { Grace } from './grace.js';
 import type { Transport } from './transport.js';

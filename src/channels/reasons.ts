@@ -1,4 +1,4 @@
-import { FAULT, LANE_STATE } from '../native/binding.js';
+import { FAULT, LANE_STATE } from '../native/tables.js';
 
 /** What the reasons in a PEER_FAULT row mean. */
 export const FAULT_REASONS: Readonly<Record<number, string>> = {

@@ -1,3 +1,4 @@
+import type { Native } from '../native/binding.js';
 import {
   COUNTER,
   EVENT,
@@ -5,7 +6,6 @@ import {
   FLUSH,
   GROUP_PEER,
   LINGERED,
-  type Native,
   type NativeBuffers,
   PEER,
   PEER_STRIDE,
@@ -15,7 +15,7 @@ import {
   SEND_PEER,
   SEND_ROWS,
   SEND_STRIDE,
-} from '../native/binding.js';
+} from '../native/tables.js';
 import { Arena } from './arena.js';
 import { Batch, FrameQueue } from './frames.js';
 import { type Peer, SELF } from './peer.js';

@@ -1,5 +1,5 @@
 import type { OtherLayout } from '../cluster/layouts.js';
-import type { NativeProbe } from '../native/binding.js';
+import type { NativeProbe } from '../native/devices.js';
 import { toSize } from './render.js';
 
 /** What `millrace doctor` looks at, gathered; {@link diagnose} is a pure function of it. */

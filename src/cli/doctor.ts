@@ -1,7 +1,7 @@
 import { accessSync, constants, readFileSync, statfsSync, statSync } from 'node:fs';
 import { otherFabrics, otherLayouts } from '../cluster/layouts.js';
 import { baseFolder, DEFAULT_DOMAIN } from '../cluster/paths.js';
-import type { NativeDevice, NativePort, NativeProbe } from '../native/binding.js';
+import type { NativeDevice, NativePort, NativeProbe } from '../native/devices.js';
 import { loadNative } from '../native/load.js';
 import type { Context } from './context.js';
 import { diagnose, type Facts, type Finding } from './diagnose.js';

@@ -1,7 +1,8 @@
 import * as net from 'node:net';
 import { MillraceError, MillraceTypeError } from '../errors.js';
-import type { Native, OpenOptions } from '../native/binding.js';
+import type { Native } from '../native/binding.js';
 import { nativeError, systemError } from '../native/faults.js';
+import type { OpenOptions } from '../native/open-options.js';
 import { type Clock, systemClock } from './clock.js';
 import type { ControlConnection } from './connection.js';
 import { Connector } from './connector.js';

@@ -1,6 +1,7 @@
 import { type ErrorCode, MillraceError } from '../errors.js';
-import type { Native, NativeError, NativeRegionInfo } from '../native/binding.js';
+import type { Native, NativeError } from '../native/binding.js';
 import { nativeError } from '../native/faults.js';
+import type { NativeRegionInfo } from '../native/region-calls.js';
 import { rightsText } from './options.js';
 
 /** By errno, and the step of the addon that failed with it. */

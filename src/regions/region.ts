@@ -1,6 +1,7 @@
 import { constants } from 'node:buffer';
 import { MillraceError } from '../errors.js';
-import type { Native, NativeRegion } from '../native/binding.js';
+import type { Native } from '../native/binding.js';
+import type { NativeRegion } from '../native/region-calls.js';
 import { integer } from '../suggest.js';
 import { regionError } from './faults.js';
 import type { RegionAccess, RegionOffer } from './options.js';

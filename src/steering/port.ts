@@ -1,4 +1,5 @@
-import { type Native, type NativePortCounters, PORT_ROW, PORT_STRIDE } from '../native/binding.js';
+import type { Native } from '../native/binding.js';
+import { type NativePortCounters, PORT_ROW, PORT_STRIDE } from '../native/port-calls.js';
 import { compile } from './compile.js';
 import { Datagram } from './datagram.js';
 import type { Datagrams } from './datagrams.js';

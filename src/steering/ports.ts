@@ -1,4 +1,5 @@
-import type { Native, NativePortCounters } from '../native/binding.js';
+import type { Native } from '../native/binding.js';
+import type { NativePortCounters } from '../native/port-calls.js';
 import { Datagrams } from './datagrams.js';
 import type { FlowCounters, FlowTable } from './flow-table.js';
 import { Port, type PortFlow } from './port.js';

@@ -1,7 +1,9 @@
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { afterAll, afterEach, expect, test } from 'vitest';
-import { EVENT, FAULT, type NativeError, type OpenOptions } from '../../src/native/binding.js';
+import type { NativeError } from '../../src/native/binding.js';
+import type { OpenOptions } from '../../src/native/open-options.js';
+import { EVENT, FAULT } from '../../src/native/tables.js';
 import { addonPath, Endpoint, link, native, ownFabric } from '../support/addon.mjs';
 import { OVER_RC, queuePairs } from '../support/queue-pairs.js';
 

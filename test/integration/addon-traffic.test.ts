@@ -1,5 +1,5 @@
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
-import { COUNTER, EVENT, LANE_STATE } from '../../src/native/binding.js';
+import { COUNTER, EVENT, LANE_STATE } from '../../src/native/tables.js';
 import { Endpoint, link, native, ownFabric } from '../support/addon.mjs';
 import { pumpUntil, RemotePeer, sendAll } from '../support/addon-process.js';
 

@@ -1,6 +1,6 @@
 /** Real senders in network namespaces, steered into streams by rules. */
 import { afterEach, describe, expect, test } from 'vitest';
-import type { NativePortCounters } from '../../src/native/binding.js';
+import type { NativePortCounters } from '../../src/native/port-calls.js';
 import type { RuleInput } from '../../src/steering/rule.js';
 import type { RuleStats } from '../../src/steering/steering.js';
 import { Asked } from '../support/asked.js';

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { expect, onTestFinished, test } from 'vitest';
-import type { NativePortCounters } from '../../src/native/binding.js';
+import type { NativePortCounters } from '../../src/native/port-calls.js';
 import type { RuleInput } from '../../src/steering/rule.js';
 import type { RuleStats } from '../../src/steering/steering.js';
 import { Asked } from '../support/asked.js';

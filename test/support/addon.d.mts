@@ -1,4 +1,6 @@
-import type { Native, NativeBuffers, OpenOptions } from '../../src/native/binding.js';
+import type { Native } from '../../src/native/binding.js';
+import type { OpenOptions } from '../../src/native/open-options.js';
+import type { NativeBuffers } from '../../src/native/tables.js';
 
 /** What a peer's `connect` needs. */
 export interface Card {

@@ -9,7 +9,7 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
 /** @typedef {import('../../src/native/binding.js').Native} Native */
-/** @typedef {import('../../src/native/binding.js').OpenOptions} OpenOptions */
+/** @typedef {import('../../src/native/open-options.js').OpenOptions} OpenOptions */
 /** @typedef {{ peer: number, incarnation: number, offer: string }} Card */
 
 const root = new URL('../../', import.meta.url).pathname;

@@ -1,11 +1,8 @@
 import * as fs from 'node:fs';
-import type {
-  Native,
-  NativeBuffers,
-  NativeProbe,
-  NativeResources,
-  OpenOptions,
-} from '../../src/native/binding.js';
+import type { Native, NativeResources } from '../../src/native/binding.js';
+import type { NativeProbe } from '../../src/native/devices.js';
+import type { OpenOptions } from '../../src/native/open-options.js';
+import type { NativeBuffers } from '../../src/native/tables.js';
 import { NoLending } from './no-lending.js';
 import { noRegions } from './no-regions.js';
 

@@ -2,6 +2,9 @@
  * The addon's surface in memory: frames, credits, backlogs and wake-ups of several members, without a device. It keeps the
  * rules of src/native/binding.ts and checks that its callers keep theirs.
  */
+
+import { NATIVE_ABI, type Native, type NativeResources } from '../../src/native/binding.js';
+import type { OpenOptions } from '../../src/native/open-options.js';
 import {
   COUNTER,
   COUNTER_COUNT,
@@ -10,16 +13,12 @@ import {
   EVENT_STRIDE,
   FLUSH,
   GROUP_PEER,
-  NATIVE_ABI,
-  type Native,
-  type NativeResources,
-  type OpenOptions,
   PEER,
   PEER_ROWS,
   PEER_STRIDE,
   SEND_ROWS,
   SEND_STRIDE,
-} from '../../src/native/binding.js';
+} from '../../src/native/tables.js';
 import { noLending } from './no-lending.js';
 import { NoPorts } from './no-ports.js';
 import { noRegions } from './no-regions.js';

@@ -1,4 +1,4 @@
-import type { NativeLending } from '../../src/native/binding.js';
+import type { NativeLending } from '../../src/native/lending-calls.js';
 import { NoPorts } from './no-ports.js';
 
 /** Every payload over a slot is too large for it. */

@@ -1,4 +1,4 @@
-import type { NativePorts } from '../../src/native/binding.js';
+import type { NativePorts } from '../../src/native/port-calls.js';
 
 function none(): never {
   throw new Error('the addon in memory has no ports');

@@ -1,4 +1,4 @@
-import type { NativeRegions } from '../../src/native/binding.js';
+import type { NativeRegions } from '../../src/native/region-calls.js';
 
 function none(): never {
   throw new Error('the addon in memory has no regions');

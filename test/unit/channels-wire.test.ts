@@ -18,7 +18,7 @@ import {
   WORD,
   writeHeader,
 } from '../../src/channels/wire.js';
-import { DESCRIPTOR_BYTES } from '../../src/native/binding.js';
+import { DESCRIPTOR_BYTES } from '../../src/native/lending-calls.js';
 
 describe('wire.ts and native/transport/frame.h say the same', () => {
   const text = readFileSync(new URL('../../native/transport/frame.h', import.meta.url), 'utf8');

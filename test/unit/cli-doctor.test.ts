@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { diagnose, type Facts } from '../../src/cli/diagnose.js';
-import type { NativeDevice } from '../../src/native/binding.js';
+import type { NativeDevice } from '../../src/native/devices.js';
 
 const device = (name: string, more: Partial<NativeDevice> = {}): NativeDevice => ({
   name,

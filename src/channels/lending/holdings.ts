@@ -1,7 +1,8 @@
 import { join } from 'node:path';
 import { MillraceError } from '../../errors.js';
-import { ENDED, type Native, USE } from '../../native/binding.js';
+import type { Native } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
+import { ENDED, USE } from '../../native/lending-calls.js';
 import { forgetSource } from '../codec/plain-read.js';
 import { sources } from '../codec/view.js';
 import type { Peer } from '../peer.js';

@@ -1,6 +1,7 @@
 import { type AnyMillraceError, type ErrorCode, MillraceError } from '../../errors.js';
-import { FETCH_END, type Native } from '../../native/binding.js';
+import type { Native } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
+import { FETCH_END } from '../../native/tables.js';
 import { type Fetches, REMOTE_ACCESS } from '../fetches.js';
 import type { Peer } from '../peer.js';
 import type { MessageAt, Origin } from '../subscription.js';

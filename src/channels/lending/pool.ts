@@ -1,6 +1,7 @@
 import { MillraceError } from '../../errors.js';
-import { DESCRIPTOR_BYTES, type Native } from '../../native/binding.js';
+import type { Native } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
+import { DESCRIPTOR_BYTES } from '../../native/lending-calls.js';
 import type { Peer } from '../peer.js';
 import { FLAG, WORD } from '../wire.js';
 import type { Copies } from './copies.js';
