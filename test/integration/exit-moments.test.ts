@@ -19,9 +19,11 @@ test.each(seeds(1))('in the middle of traffic (seed %i)', async (seed) => {
   const dice = new Dice(seed);
   const [a, b] = await Promise.all(['a', 'b'].map((name) => Victim.start(place, name)));
   await Promise.all([a!.progress(), b!.progress()]);
+  const leavers = new Set<string>();
   for (let round = 0; round < 12; round++) {
     const how = ['exit', 'throw', 'reject', 'leave'][round % 4]!;
     const victim = await Victim.start(place, `v${round}`);
+    if (how === 'leave') leavers.add(victim.name);
     // It hears somebody, and both have heard of it: else there is nothing that they could say of its end.
     await Promise.all([victim.progress(), ...[a!, b!].map((one) => one.told('joined', victim.name))]);
     victim.tell('end', { how, after: 1 + dice.below(1000) });
@@ -37,7 +39,9 @@ test.each(seeds(1))('in the middle of traffic (seed %i)', async (seed) => {
   for (const rest of rests) expect(rest).toMatchObject({ complete: true, undelivered: [] });
   for (const one of [a!, b!]) {
     for (const [name, what] of Object.entries(await one.heard())) {
-      expect(what, `${one.name} of ${name}`).toMatchObject({ gaps: 0, disorder: 0, broken: 0 });
+      // leave() without drain() waits for a short while only: a slow one may miss the last of it, and is told.
+      const gaps = leavers.has(name) ? what.gaps : 0;
+      expect(what, `${one.name} of ${name}`).toMatchObject({ gaps, resumed: 0, disorder: 0, broken: 0 });
     }
     expect(await one.resources()).toMatchObject({
       ...{ qps: queuePairs(1), peers: 1 },

@@ -76,13 +76,15 @@ test.each(seeds(2))('script %i', async (seed) => {
   for (const one of living) {
     const heard = await one.heard();
     for (const [name, what] of Object.entries(heard)) {
-      expect(what, `${one.name} of ${name}`).toMatchObject({ gaps: 0, disorder: 0, broken: 0 });
+      const end = dead.find((each) => each.name === name);
+      // leave() without drain() waits for a short while only: a slow one may miss the last of it, and is told.
+      const gaps = end?.how === 'leave' ? what.gaps : 0;
+      expect(what, `${one.name} of ${name}`).toMatchObject({ gaps, resumed: 0, disorder: 0, broken: 0 });
       if (what.count > 0)
         expect(what, `${one.name} of ${name}`).toMatchObject({
           first: what.from,
-          count: what.last - what.from + 1,
+          count: what.last - what.from + 1 - gaps,
         });
-      const end = dead.find((each) => each.name === name);
       if (end !== undefined)
         expect(what.left, `${one.name} of ${name}`).toBe(end.how === 'leave' ? 'left' : 'died');
       else expect(what.from + what.count - 1, `${one.name} of ${name}`).toBe(published.get(name));

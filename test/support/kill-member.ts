@@ -11,7 +11,10 @@ export interface Heard {
   readonly first: number;
   readonly last: number;
   readonly count: number;
+  /** Messages that are missing. */
   readonly gaps: number;
+  /** Messages that came after a gap. */
+  readonly resumed: number;
   readonly disorder: number;
   readonly broken: number;
   readonly left: string | null;

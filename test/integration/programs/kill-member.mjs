@@ -44,7 +44,10 @@ let total = 0;
 const source = member.pattern('k.*', { codec: 'msgpackr' });
 source.messages$.subscribe((event) => {
   const { name: peer } = event.publisher;
-  heard[peer] ??= { from: 0, first: 0, last: 0, count: 0, gaps: 0, disorder: 0, broken: 0, left: null };
+  heard[peer] ??= {
+    ...{ from: 0, first: 0, last: 0, count: 0 },
+    ...{ gaps: 0, resumed: 0, disorder: 0, broken: 0, left: null },
+  };
   const known = heard[peer];
   if (event.type === 'message') {
     if (known.last !== 0 && event.sequence !== known.last + 1) known.disorder++;
@@ -53,6 +56,7 @@ source.messages$.subscribe((event) => {
     known.last = event.sequence;
     known.count++;
     if (known.left !== null) known.disorder++;
+    if (known.gaps > 0) known.resumed++;
     if (++total % progress === 0) say({ type: 'progress', total });
     step();
   } else if (event.type === 'gap') {
