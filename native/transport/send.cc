@@ -131,12 +131,28 @@ uint32_t Member::Core::flush(uint32_t rows) {
   flush_low_ = arena_->released();
   free_arena();
   if (closing_lanes_ != 0) reap_closing_lanes();
+  const bool news = armed_ && arm_posted();
   update_tables();
 #ifdef MILLRACE_STEPS
   check_invariants();
 #endif
-  return (active_.empty() && held_ == 0 ? 0u : uint32_t{kUnsent}) |
+  return (active_.empty() && held_ == 0 && !news ? 0u : uint32_t{kUnsent}) |
          (progress_ ? uint32_t{kProgress} : 0u);
+}
+
+/**
+ * Who sleeps has armed the lanes on which something was outstanding then. What he has posted since
+ * is to wake him as well, and an error of it all the more (R7).
+ * @return whether something has completed meanwhile, which is a reason to poll
+ */
+bool Member::Core::arm_posted() {
+  bool armed = false;
+  for (const Lane* lane : lanes_->all()) {
+    if (lane->outstanding() == 0) continue;
+    if (ibv_req_notify_cq(lane->cq(), 0) != 0) return true;
+    armed = true;
+  }
+  return armed && harvest_all();
 }
 
 void Member::Core::refresh_credits(Peer& peer) {

@@ -299,5 +299,34 @@ TEST(Rearm, StaleAndImpossibleStatementsChangeNothing) {
   ASSERT_TRUE(run({&a, &b}, [&] { return b.records == sent; }));
 }
 
+/** Armed, then written to: on a device that takes its time this completes while the member sleeps.
+ */
+TEST(Sleeping, WhatASleeperSendsIsArmedToo) {
+  for (const double error : {0.0, 1.0}) {
+    SCOPED_TRACE(error);
+    verbs::FaultPlan late;
+    late.delay = 1;
+    late.error = error;
+    Domain domain;
+    Node a(domain, 841, faulty(late, 1)), b(domain, 842);
+    ASSERT_TRUE(a.ok() && b.ok());
+    const auto [ab, ba] = connect(a, b);
+    const uint64_t deadline = deadline_in(60);
+    while (!a.member().arm()) {
+      (void)a.poll();
+      (void)b.poll();
+      ASSERT_LT(base::now_ns(), deadline);
+    }
+    a.send({ab}, 1, 64);
+    EXPECT_NE(a.flush() & kUnsent, 0u) << "its completion came at once: a reason to poll";
+    if (error == 0) {
+      ASSERT_TRUE(run(
+          {&b}, [&, from = ba] { return b.stream(from, 1).last == 1; }, 20));
+    } else {
+      EXPECT_GT(a.counter(kErrorCompletions), 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace millrace::transport
