@@ -204,6 +204,7 @@ class Member::Core final : public LaneSink {
   void copy_pending(Peer& peer, Destination& dest);
   void pump_active();
   void post_lanes();
+  bool arm_lanes();
   bool arm_posted();
   void refresh_credits(Peer& peer);
   void free_arena();

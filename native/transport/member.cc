@@ -472,6 +472,14 @@ bool Member::Core::anything_pending() const {
   return demuxed_ != arrived_ || !recognised_.empty() || !events_.empty() || rearm_pending_;
 }
 
+/** Arms the lanes on which something can complete. @return whether that went well */
+bool Member::Core::arm_lanes() {
+  for (const Lane* lane : lanes_->all()) {
+    if (lane->outstanding() > 0 && ibv_req_notify_cq(lane->cq(), 0) != 0) return false;
+  }
+  return true;
+}
+
 bool Member::Core::arm() {
   if (closed_) return true;
   // What the last poll left because a send queue was full may go now; what is left then has
@@ -486,11 +494,7 @@ bool Member::Core::arm() {
   }
   drain_channel();
   // Arm first, then look again: what completes in between makes the descriptor readable (R7).
-  if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0 || !arm_groups()) return false;
-  for (const Lane* lane : lanes_->all()) {
-    // Nothing completes where nothing is outstanding.
-    if (lane->outstanding() > 0 && ibv_req_notify_cq(lane->cq(), 0) != 0) return false;
-  }
+  if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0 || !arm_groups() || !arm_lanes()) return false;
   armed_ = true;
   (void)collect(1);
   const bool completed = harvest_all() || look_at_groups();

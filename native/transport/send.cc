@@ -145,15 +145,7 @@ uint32_t Member::Core::flush(uint32_t rows) {
  * is to wake him as well, and an error of it all the more (R7).
  * @return whether something has completed meanwhile, which is a reason to poll
  */
-bool Member::Core::arm_posted() {
-  bool armed = false;
-  for (const Lane* lane : lanes_->all()) {
-    if (lane->outstanding() == 0) continue;
-    if (ibv_req_notify_cq(lane->cq(), 0) != 0) return true;
-    armed = true;
-  }
-  return armed && harvest_all();
-}
+bool Member::Core::arm_posted() { return !arm_lanes() || harvest_all(); }
 
 void Member::Core::refresh_credits(Peer& peer) {
   const uint64_t word = inbox_->granted_word(peer.index);

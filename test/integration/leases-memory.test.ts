@@ -36,8 +36,8 @@ async function collections(body: () => Promise<void>): Promise<number> {
   return count;
 }
 
-test("V8 does not count a block's length, and starts no collection for it", async () => {
-  const bytes = 80 * MIB; // more than V8 lets external memory grow by
+/** A publisher, and a subscriber that keeps the leases. */
+async function leased() {
   const pub = await domain.member('pub');
   const sub = await domain.member('sub');
   const out = pub.channel('x', { codec: 'bytes' });
@@ -47,6 +47,12 @@ test("V8 does not count a block's length, and starts no collection for it", asyn
     .leases()
     .subscribe((lease) => kept.push(lease));
   await out.ready();
+  return { pub, out, kept };
+}
+
+test("V8 does not count a block's length, and starts no collection for it", async () => {
+  const bytes = 80 * MIB; // more than V8 lets external memory grow by
+  const { pub, out, kept } = await leased();
   const before = process.memoryUsage().external;
   const grown = () => process.memoryUsage().external - before;
   const all = await collections(async () => {
@@ -84,15 +90,7 @@ function move(buffer: ArrayBufferLike): ArrayBuffer | null {
 }
 
 test('memory that was moved to another ArrayBuffer is held until that one is collected', async () => {
-  const pub = await domain.member('pub');
-  const sub = await domain.member('sub');
-  const out = pub.channel('x', { codec: 'bytes' });
-  const kept: Lease[] = [];
-  sub
-    .channel('x', { codec: 'bytes' })
-    .leases()
-    .subscribe((lease) => kept.push(lease));
-  await out.ready();
+  const { pub, out, kept } = await leased();
   const loan = out.loan(MIB);
   loan.bytes.fill(7);
   await out.publish(loan);
