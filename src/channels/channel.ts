@@ -20,8 +20,9 @@ import type { Lease } from './lending/lease.js';
 import { Loan } from './lending/loan.js';
 import { Listening } from './listening.js';
 import { abortSignal, type ChannelSettings, milliseconds } from './options.js';
-import { type AnyOutChannel, type OutChannel, REFUSED } from './outbound.js';
 import { validator } from './schema.js';
+import type { AnyOutChannel, OutChannel } from './sending/outbound.js';
+import { REFUSED } from './sending/tally.js';
 import { Publication, until, whenDelivered } from './settle.js';
 import { Status } from './status.js';
 import { type InboundCounts, wantedOf } from './subscription.js';
@@ -149,7 +150,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     if (out === null) return Promise.reject(this.#closedError());
     const publication = new Publication(this.name);
     const sequence = out.emit(value, headers, (destinations) => publication.to(destinations));
-    if (sequence < 0) return Promise.reject(out.lastError);
+    if (sequence < 0) return Promise.reject(out.tally.lastError);
     publication.taken(sequence);
     return this.#held(publication.promise);
   }
@@ -179,7 +180,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
         let over = false;
         let stop = () => {};
         const again = () => {
-          stop = out.onWritable(() => {
+          stop = out.room.onOpen(() => {
             sign();
             if (!over) again();
           });
@@ -228,13 +229,20 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     const signal = abortSignal('ready()', options.signal);
     const out = subscribers > 0 ? this.#publisher() : this.#out;
     if (this.#closed) return Promise.reject(this.#closedError());
-    const now = () => ({ subscribers: out?.destinations.length ?? 0, publishers: this.#publishers() });
+    const now = () => ({
+      subscribers: out?.audience.destinations.length ?? 0,
+      publishers: this.#publishers(),
+    });
     return until(
       this.#engine,
       `ready() of ${JSON.stringify(this.name)}`,
       { timeout, signal },
       (sign) => {
-        const stops = [out?.onSubscribers(sign), this.#listening.onAcknowledged(sign), this.#onClose(sign)];
+        const stops = [
+          out?.audience.onChange(sign),
+          this.#listening.onAcknowledged(sign),
+          this.#onClose(sign),
+        ];
         return () => {
           for (const stop of stops) stop?.();
         };
@@ -308,7 +316,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
       whenWritable: (signal) => this.whenWritable(signal),
       throwRefusal: () => {
         if (this.#out === null) throw this.#closedError();
-        if (this.#out.lastCode !== REFUSED.FULL) throw this.#out.lastError as MillraceError;
+        if (this.#out.tally.lastCode !== REFUSED.FULL) throw this.#out.tally.lastError as MillraceError;
       },
       complete: () => this.complete(),
       error: (error) => this.error(error),
@@ -333,7 +341,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
       missing,
       decodeErrors,
       duplicates,
-      subscribers: out?.destinations.length ?? 0,
+      subscribers: out?.audience.destinations.length ?? 0,
       publishers: this.#publishers(),
       queuedBytes: out?.queuedBytes ?? 0,
     };

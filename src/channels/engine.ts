@@ -4,7 +4,6 @@ import { nativeError } from '../native/faults.js';
 import { FAULT } from '../native/tables.js';
 import type { Clock, Scheduled } from './clock.js';
 import { Control } from './control.js';
-import type { Destination } from './destination.js';
 import { lastOf } from './farewell.js';
 import { Fetches } from './fetches.js';
 import type { Batch } from './frames.js';
@@ -14,13 +13,15 @@ import { Holdings } from './lending/holdings.js';
 import { Landings } from './lending/landings.js';
 import { type Block, Pool } from './lending/pool.js';
 import { Membership, type MembershipHost } from './membership.js';
-import { reportMismatch } from './mismatch.js';
 import { Groups, type SendingGroup } from './multicast/groups.js';
-import { type AnyOutChannel, type OutboundHost, OutChannel, type OutOptions } from './outbound.js';
 import { Peer, SELF } from './peer.js';
 import { Pump, type PumpWork, type WaitMode } from './pump.js';
 import { FAULT_REASONS, LANE_STATES } from './reasons.js';
 import { Seals } from './seals.js';
+import type { Destination } from './sending/destination.js';
+import { type AnyOutChannel, type OutboundHost, OutChannel, type OutOptions } from './sending/outbound.js';
+import type { Room } from './sending/room.js';
+import type { Tally } from './sending/tally.js';
 import { Status } from './status.js';
 import { LocalSubscription, type Origin, type Wanted } from './subscription.js';
 import { Transport, type TransportEvents } from './transport.js';
@@ -92,11 +93,11 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   #nextSubscription = 1;
   #generation = 0;
   #stamp = 0;
-  #dirty = new Set<AnyOutChannel>();
+  #dirty = new Set<Tally>();
   /** Channels that were refused for want of room in the arena. */
-  readonly #wantArena = new Set<AnyOutChannel>();
+  readonly #wantArena = new Set<Room>();
   /** Channels that were refused for want of a block, and destinations that hold as much as they may. */
-  #wantBlock = new Set<AnyOutChannel>();
+  #wantBlock = new Set<Room>();
   #roomless = new Set<Destination>();
   #vacateAsked = false;
   #gaps = new Set<Destination>();
@@ -177,14 +178,10 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   /** Makes this member a publisher of a channel; those who subscribed before are its subscribers at once. */
   publish<T>(name: string, options: OutOptions<T>, status: Status): OutChannel<T> {
     const channel = new OutChannel<T>(this, this.#nextChannel++, name, options, status);
-    channel.mismatches = (theirs, what) => {
-      const ours = { codec: options.codec.name, schema: options.schemaId, delivery: channel.delivery };
-      reportMismatch(status, what, name, theirs.peer, String(ours[what]), String(theirs[what]));
-    };
     this.channels.set(channel.number, channel);
     for (const peer of [this.self, ...this.peers.values()]) {
       for (const subscription of peer.subscriptions.values()) {
-        if (subscription.matches(name)) channel.subscribe(subscription);
+        if (subscription.matches(name)) channel.audience.subscribe(subscription);
       }
     }
     return channel;
@@ -193,7 +190,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   /** The channel is closed: what is queued is still sent, then its subscribers are told. */
   unpublish(channel: AnyOutChannel): void {
     channel.end({ how: 'closed' });
-    if (channel.destinations.length === 0) this.finished(channel);
+    if (channel.audience.destinations.length === 0) this.finished(channel);
   }
 
   finished(channel: AnyOutChannel): void {
@@ -311,9 +308,9 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     if (this.#dirty.size > 0) {
       const dirty = this.#dirty;
       this.#dirty = new Set();
-      for (const channel of dirty) channel.endOfTurn();
+      for (const tally of dirty) tally.tell();
     }
-    for (const channel of this.#wantArena) if (channel.arenaTurn()) this.#wantArena.delete(channel);
+    for (const room of this.#wantArena) if (room.arenaTurn()) this.#wantArena.delete(room);
     if (this.landings.waits) this.pool.used = true;
     if (this.pool.used) this.#lookAtHolds();
     if (this.landings.waits) this.landings.start();
@@ -377,16 +374,16 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     this.#generation = (this.#generation + 1) >>> 0;
     return this.#generation;
   }
-  dirty(channel: AnyOutChannel): void {
-    this.#dirty.add(channel);
+  dirty(tally: Tally): void {
+    this.#dirty.add(tally);
     this.pump.schedule();
   }
-  wantsArena(channel: AnyOutChannel): void {
-    this.#wantArena.add(channel);
+  wantsArena(room: Room): void {
+    this.#wantArena.add(room);
     this.pump.schedule();
   }
-  wantsBlock(channel: AnyOutChannel): void {
-    this.#wantBlock.add(channel);
+  wantsBlock(room: Room): void {
+    this.#wantBlock.add(room);
     this.pump.schedule();
   }
   awaitsRoom(destination: Destination): void {
@@ -400,7 +397,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
       this.progress();
       block = this.pool.lend(bytes);
     }
-    while (block === null && [...this.channels.values()].some((channel) => channel.shedBlock()))
+    while (block === null && [...this.channels.values()].some(({ audience }) => audience.shedBlock()))
       block = this.pool.lend(bytes);
     return block;
   }
@@ -459,9 +456,9 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     const roomless = this.#roomless;
     this.#roomless = new Set();
     for (const destination of roomless) destination.serve();
-    const channels = this.#wantBlock;
+    const rooms = this.#wantBlock;
     this.#wantBlock = new Set();
-    for (const channel of channels) channel.poolTurn();
+    for (const room of rooms) room.poolTurn();
   }
 
   #sendEmpty(peer: Peer, kind: number): void {
@@ -474,20 +471,7 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
     this.#gapTimer = null;
     const gaps = this.#gaps;
     this.#gaps = new Set();
-    for (const destination of gaps) {
-      const count = destination.reportGaps();
-      if (count === 0) continue;
-      const host = destination.host as AnyOutChannel;
-      host.status.emit({
-        type: 'dropped',
-        at: 'publisher',
-        channel: host.name,
-        peer: destination.peer.identity,
-        count,
-        total: destination.droppedTotal,
-        reason: destination.reason,
-      });
-    }
+    for (const destination of gaps) destination.reportGaps();
     this.endOfTurn();
   }
 
@@ -506,14 +490,14 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
   // ---- for the receiving side (InboundHost) ---------------------------------------------------------------------------
 
   consumed(peer: Peer, channel: number, generation: number, delivered: number, bytes: number): void {
-    const destination = this.channels.get(channel)?.of(peer);
+    const destination = this.channels.get(channel)?.audience.of(peer);
     if (destination === undefined || destination.generation !== generation) return; // of an earlier window
     if (!destination.returned(delivered, bytes)) {
       this.fault(
         peer,
         new MillraceError(
           'ERR_PEER_INPUT',
-          `${peer.info.name} (${peer.info.incarnation}) says that it took ${bytes} bytes up to ${delivered}, of ${destination.sent} up to ${destination.host.sequence}.`,
+          `${peer.info.name} (${peer.info.incarnation}) says that it took ${bytes} bytes up to ${delivered}, of ${destination.window.sent} up to ${destination.channel.sequence}.`,
         ),
       );
     }
@@ -535,12 +519,12 @@ export class Engine implements InboundHost, OutboundHost, MembershipHost, PumpWo
 
   repair(peer: Peer, channel: number, generation: number, ranges: readonly [number, number][]): void {
     const out = this.channels.get(channel);
-    const destination = out?.of(peer);
+    const destination = out?.audience.of(peer);
     if (destination?.generation === generation) out!.sender?.repair(destination, ranges);
   }
 
   missed(peer: Peer, channel: number, generation: number, from: number, to: number): void {
-    const destination = this.channels.get(channel)?.of(peer);
+    const destination = this.channels.get(channel)?.audience.of(peer);
     if (destination === undefined || destination.generation !== generation) return;
     if (!destination.missed(from, to)) {
       this.fault(

@@ -1,6 +1,6 @@
 import { checkChannelName } from './names.js';
-import type { AnyOutChannel } from './outbound.js';
 import type { Peer } from './peer.js';
+import type { AnyOutChannel } from './sending/outbound.js';
 import type { Transport } from './transport.js';
 
 /** Entries of one `last` message: far below the limit of a control message. */
@@ -23,10 +23,10 @@ export interface Last {
 export function lastOf(peer: Peer, channels: Iterable<AnyOutChannel>, transport: Transport): Last[][] {
   const stuck = peer.stalled || transport.arrived(peer) < peer.rows;
   const messages: Last[][] = [];
-  for (const { number, name, sequence, destinations } of channels) {
-    const destination = destinations.find((one) => one.peer === peer);
+  for (const { number, name, sequence, audience } of channels) {
+    const destination = audience.of(peer);
     if (destination === undefined || sequence < destination.first) continue;
-    if (!stuck && destination.next > sequence) continue;
+    if (!stuck && destination.gaps.next > sequence) continue;
     const entry = { number, name, from: destination.first, to: sequence };
     const message = messages.at(-1);
     if (message === undefined || message.length === ENTRIES) messages.push([entry]);

@@ -5,9 +5,9 @@ import type { Batch } from './frames.js';
 import type { Inbound } from './inbound.js';
 import type { Pool } from './lending/pool.js';
 import { type Mismatch, reportMismatch } from './mismatch.js';
-import type { AnyOutChannel } from './outbound.js';
 import { Peer, type PeerEnd } from './peer.js';
 import type { Seals } from './seals.js';
+import type { AnyOutChannel } from './sending/outbound.js';
 import type { Status } from './status.js';
 import { readSubscribe, readUnsubscribe } from './subscriptions.js';
 import type { Transport } from './transport.js';
@@ -147,7 +147,7 @@ export class Membership {
       );
     peer.subscriptions.set(subscription.id, subscription);
     for (const channel of this.host.channels.values()) {
-      if (subscription.matches(channel.name)) channel.subscribe(subscription);
+      if (subscription.matches(channel.name)) channel.audience.subscribe(subscription);
     }
   }
 
@@ -160,7 +160,7 @@ export class Membership {
         new MillraceError('ERR_PEER_INPUT', `${peer.info.name} sent a bad unsubscribe.`),
       );
     if (!peer.subscriptions.delete(id)) return;
-    for (const channel of [...this.host.channels.values()]) channel.unsubscribe(peer, id);
+    for (const channel of [...this.host.channels.values()]) channel.audience.unsubscribe(peer, id);
   }
 
   /** Only of interest where the publisher refuses: an accepted subscription is acknowledged in the lane. */

@@ -108,13 +108,6 @@ export class RecordQueue {
     }
   }
 
-  /** Appends copies of all records of another queue. */
-  append(other: RecordQueue): void {
-    other.forEach((source, start, size) => {
-      this.push(source, start, size);
-    });
-  }
-
   clear(): void {
     this.#chunks = [];
     this.#spares.length = 0;

@@ -1,9 +1,9 @@
 import { MillraceError } from '../errors.js';
 import { aborted } from './calls.js';
-import type { Destination } from './destination.js';
 import type { Engine } from './engine.js';
-import type { DeliveryWaiter, DestinationEnd, Ticket } from './expectations.js';
-import type { AnyOutChannel } from './outbound.js';
+import type { Destination } from './sending/destination.js';
+import type { DeliveryWaiter, DestinationEnd, Ticket } from './sending/expectations.js';
+import type { AnyOutChannel } from './sending/outbound.js';
 import type { DrainReport, PublishReceipt, Undelivered } from './types.js';
 
 /** publish(): what became of one message at each destination. */
@@ -135,7 +135,7 @@ export function whenDelivered(
     const timer = Number.isFinite(timeout) ? engine.clock.setTimeout(() => giveUp('timeout'), timeout) : null;
     signal?.addEventListener('abort', onAbort, { once: true });
     for (const channel of channels) {
-      for (const destination of channel.destinations) {
+      for (const destination of channel.audience.destinations) {
         if (destination.delivered < channel.sequence) {
           open.set(destination, { channel: channel.name, sequence: channel.sequence });
         }

@@ -1,8 +1,9 @@
 import type { Clock, Scheduled } from '../clock.js';
 import type { Control } from '../control.js';
-import type { Destination } from '../destination.js';
 import type { Peer } from '../peer.js';
 import { SELF } from '../peer.js';
+import type { Destination } from '../sending/destination.js';
+import type { Obstacle, Room } from '../sending/room.js';
 import type { Transport } from '../transport.js';
 import { FLAG, GAP_REASONS, type GapReason, KIND, RECORD_BYTES, WORD, writeHeader } from '../wire.js';
 import { Bucket } from './bucket.js';
@@ -39,17 +40,16 @@ export interface SenderParts {
   stamp(): number;
   /** A flush at the end of this turn. */
   schedule(): void;
+  /** It begins or ends to hold messages back. */
+  queues(on: boolean): void;
 }
 
 /** What it needs of its channel. */
 export interface SenderHost {
   readonly number: number;
   readonly maxQueueBytes: number;
-  readonly destinations: readonly Destination[];
-  /** It refuses because of its pace, or has room again. */
-  refuses(on: boolean): void;
-  /** It begins or ends to hold messages back. */
-  queues(on: boolean): void;
+  readonly room: Room;
+  readonly audience: { readonly destinations: readonly Destination[] };
 }
 
 /**
@@ -57,10 +57,12 @@ export interface SenderHost {
  * is kept for a while, and is sent again on the lane of whoever missed it. While nothing goes, heartbeats name the last
  * sequence, so that a lost end is noticed, too.
  */
-export class Sender {
+export class Sender implements Obstacle {
   /** Bytes that wait for their turn; `full` when no more are taken. */
   queuedBytes = 0;
   full = false;
+  /** Its pace is never given up on. */
+  readonly patienceEnds = Number.POSITIVE_INFINITY;
   /** Last sequence that went. */
   sent = 0;
   readonly counts = { datagrams: 0, heartbeats: 0, requests: 0, repaired: 0, evicted: 0 };
@@ -94,7 +96,7 @@ export class Sender {
       this.#history.last - this.sent < QUEUE_MESSAGES;
     if (!room && !this.full) {
       this.full = true;
-      this.channel.refuses(true);
+      this.channel.room.refuses(this);
     }
     return room;
   }
@@ -108,7 +110,7 @@ export class Sender {
       const wait = this.#bucket?.wait ?? 0;
       if (wait === 0 && this.#send(start, size, sequence)) return;
       this.sent = sequence - 1;
-      this.channel.queues(true);
+      this.host.queues(true);
       this.#later(Math.max(wait, RETRY_MS));
     }
     this.queuedBytes += size;
@@ -177,14 +179,14 @@ export class Sender {
   #forgetQueue(): void {
     if (this.queuedBytes === 0) return;
     this.queuedBytes = 0;
-    this.channel.queues(false);
+    this.host.queues(false);
     this.#roomAgain();
   }
 
   #roomAgain(): void {
     if (!this.full || this.queuedBytes > this.channel.maxQueueBytes / 2) return;
     this.full = false;
-    this.channel.refuses(false);
+    this.channel.room.relents(this);
   }
 
   /** These can't be sent again to that subscriber. */
@@ -231,7 +233,7 @@ export class Sender {
     this.host.schedule();
     this.#roomAgain();
     if (this.queuedBytes > 0) return;
-    this.channel.queues(false);
+    this.host.queues(false);
     const call = this.#whenSent;
     this.#whenSent = null;
     call?.();
@@ -269,7 +271,7 @@ export class Sender {
   }
 
   #self(): Peer | null {
-    for (const { peer } of this.channel.destinations) if (peer.index === SELF) return peer;
+    for (const { peer } of this.channel.audience.destinations) if (peer.index === SELF) return peer;
     return null;
   }
 
@@ -277,7 +279,7 @@ export class Sender {
     if (this.#beat !== null) return;
     this.#beat = this.host.clock.setTimeout(() => {
       this.#beat = null;
-      if (this.channel.destinations.length === 0) return;
+      if (this.channel.audience.destinations.length === 0) return;
       if (!this.#busy) this.#sendBeat();
       this.#busy = false;
       this.#startBeat();

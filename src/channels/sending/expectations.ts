@@ -1,4 +1,4 @@
-import type { PeerEnd, RowWaiter } from './peer.js';
+import type { PeerEnd, RowWaiter } from '../peer.js';
 
 /** Why a destination is over: the peer, its unsubscribing, or this member's end. */
 export type DestinationEnd = PeerEnd | 'unsubscribed' | 'closed';
@@ -7,6 +7,9 @@ export type DestinationEnd = PeerEnd | 'unsubscribed' | 'closed';
 export interface Ticket extends RowWaiter {
   dropped(): void;
 }
+
+/** Makes the ticket of one message, once it is known how many destinations it has. */
+export type TicketMaker = (destinations: number) => Ticket;
 
 /** Waits until everything up to a sequence is delivered at a destination `D`, or that ends. */
 export interface DeliveryWaiter<D> {

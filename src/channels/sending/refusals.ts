@@ -1,4 +1,4 @@
-import { type AnyMillraceError, MillraceError } from '../errors.js';
+import { type AnyMillraceError, MillraceError } from '../../errors.js';
 import type { Destination } from './destination.js';
 
 /** Why a message was not taken: the errors of publishing, each with the measured limit and the remedy. */

@@ -1,6 +1,7 @@
-import type { Block } from './lending/pool.js';
-import { RecordQueue } from './record-queue.js';
-import { FLAG, type RecordSource, sequenceAt, WORD } from './wire.js';
+import type { Block, Pool } from '../lending/pool.js';
+import { RecordQueue } from '../record-queue.js';
+import { FLAG, type RecordSource, sequenceAt, WORD } from '../wire.js';
+import type { Pending } from './queue.js';
 
 /** The last messages of a channel, kept by its publisher for subscribers that come later: bounded in number and bytes. */
 export class ReplayStore {
@@ -53,36 +54,80 @@ export class ReplayStore {
   }
 
   /**
-   * Copies of the newest messages, at most so many and so many bytes, marked as a replay for one subscription; and the
-   * blocks of the large ones, each with a reference for the caller.
+   * Copies of the newest messages, at most so many and so many bytes, marked as a replay for one subscription, go behind
+   * those that are on their way.
    */
-  copy(subscription: number, messages: number, bytes: number): Replay {
+  copy(to: Replay, subscription: number, messages: number, bytes: number): void {
     let skip = this.#queue.count - messages;
     let excess = this.bytes - bytes;
-    const copies = new RecordQueue();
-    const blocks: (Block | null)[] = [];
     this.#queue.forEach((source, start, size, sequence) => {
       const block = this.#blocks.get(sequence) ?? null;
       if (skip-- > 0 || excess > 0) {
         excess -= size + (block?.bytes ?? 0);
         return;
       }
-      if (block !== null) block.refs++;
-      blocks.push(block);
       const buffer = new ArrayBuffer(size);
       const copy = { bytes: new Uint8Array(buffer), u32: new Uint32Array(buffer) };
       copy.bytes.set(source.bytes.subarray(start, start + size));
       copy.u32[WORD.BITS]! |= FLAG.REPLAY << 8;
       copy.u32[WORD.CORRELATION] = subscription;
-      copies.push(copy, 0, size);
+      to.push(copy, size, block);
     });
-    return { records: copies, blocks };
   }
 }
 
-/** Kept messages on their way to one subscription. */
-export interface Replay {
-  readonly records: RecordQueue;
+/** Kept messages on their way to one subscriber. Each block is referred to from here. */
+export class Replay implements Pending {
+  readonly #records = new RecordQueue();
   /** The block of each record, oldest first; null for what lies in the record itself. */
-  readonly blocks: (Block | null)[];
+  #blocks: (Block | null)[] = [];
+  #large = 0;
+
+  get count(): number {
+    return this.#records.count;
+  }
+  /** Bytes of the records. */
+  get bytes(): number {
+    return this.#records.bytes;
+  }
+  get mixed(): boolean {
+    return this.#large > 0;
+  }
+  get lastTaken(): number {
+    return this.#records.lastTaken;
+  }
+
+  /** Adds a copy of a record. */
+  push(record: RecordSource, size: number, block: Block | null): void {
+    if (block !== null) {
+      block.refs++;
+      this.#large++;
+    }
+    this.#blocks.push(block);
+    this.#records.push(record, 0, size);
+  }
+
+  headSize(): number {
+    return this.#records.headSize();
+  }
+  headSequence(): number {
+    return this.#records.headSequence();
+  }
+  headBlock(): Block | null {
+    return this.#blocks[0] ?? null;
+  }
+  take(target: Uint8Array, at: number, limit: number): number {
+    const { count } = this;
+    const bytes = this.#records.take(target, at, limit);
+    for (const block of this.#blocks.splice(0, count - this.count)) if (block !== null) this.#large--;
+    return bytes;
+  }
+
+  /** Forgets everything. */
+  clear(pool: Pool): void {
+    for (const block of this.#blocks) if (block !== null) pool.unref(block);
+    this.#blocks = [];
+    this.#large = 0;
+    this.#records.clear();
+  }
 }
