@@ -33,8 +33,11 @@ function containerOf(file) {
  */
 const run = (program, args) => spawnSync(program, args, { encoding: 'utf8', maxBuffer: 2 ** 20 });
 
-/** @param {string} text */
-const lastLine = (text) => text.trim().split('\n').at(-1) ?? '';
+/**
+ * The last thing that a program said, without the address of the decoder that ffmpeg puts in front.
+ * @param {string} text
+ */
+const lastLine = (text) => (text.trim().split('\n').at(-1) ?? '').replace(/^\[\S+ @ \w+\] /, '');
 
 /**
  * A pipe whose ends are files of this process: other than the streams of child_process, it can be read from into memory of
@@ -110,7 +113,8 @@ export function videoSource(file, size) {
   });
   const ended = new Promise((resolve) => {
     child.on('error', (error) => resolve(error.message));
-    child.on('close', (code) => resolve(code === 0 ? '' : lastLine(said) || `exit code ${code}`));
+    // It ends with 0 for a file that is cut off or damaged, too, and shows what it could decode of it: but it says so.
+    child.on('close', (code) => resolve(lastLine(said) || (code === 0 ? '' : `exit code ${code}`)));
   });
   return {
     ...{ width, height, name: `${file} (video)` },

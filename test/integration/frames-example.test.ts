@@ -151,6 +151,34 @@ describe('frames', () => {
     expect(each().map(({ luma }) => luma.indexOf(50 * 30))).toEqual([10, 20, 30]);
   });
 
+  test('of a real video: whole, and cut off', async (context) => {
+    const video = join(files, 'a.mkv');
+    // Ten frames each of two colours, two seconds.
+    const input = ['red', 'blue'].flatMap((colour) => [
+      '-f',
+      'lavfi',
+      '-i',
+      `color=${colour}:s=96x64:r=10:d=1`,
+    ]);
+    const output = ['-filter_complex', 'concat=n=2', '-c:v', 'mpeg4', '-g', '1', video];
+    const made = spawnSync('ffmpeg', ['-v', 'error', ...input, ...output], { encoding: 'utf8' });
+    if (made.error) context.skip('not run: ffmpeg decodes a real video (apt-get install ffmpeg)');
+    expect(made.stderr).toBe('');
+    const result = await frames(video, '--seconds', '60');
+    expect(result).toMatchObject({ ok: true, frames: 20, copies: 0, source: { width: 96, height: 64 } });
+    const most = (counts: number[]) => counts.indexOf(Math.max(...counts));
+    // Through YUV, so that the levels are about the colours'.
+    for (const [at, { red, blue }] of each().entries()) {
+      expect(Math.abs(most(red) - (at < 10 ? 255 : 0))).toBeLessThan(8);
+      expect(Math.abs(most(blue) - (at < 10 ? 0 : 255))).toBeLessThan(8);
+    }
+    const whole = readFileSync(video);
+    writeFileSync(video, whole.subarray(0, whole.length >> 1));
+    const { code, err } = await refused(video, '--out', out);
+    expect(err).toMatch(/^frames: \S+a\.mkv can't be decoded: ffmpeg says: .*\. Is it complete\?\n$/);
+    expect(code).toBe(2);
+  });
+
   test('of a video that ffmpeg gives up on', async () => {
     fake('ffprobe', `console.log('{"streams":[{"width":16,"height":16}]}');`);
     fake(
