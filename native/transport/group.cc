@@ -1,7 +1,10 @@
 #include "transport/group.h"
 
 #include <errno.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,6 +86,32 @@ GroupAddress group_address(const GroupKey& key, const Port& port) {
 }
 
 uint32_t group_room(const Port& port) { return mtu_bytes(port) - kFrameHeaderBytes; }
+
+base::Result<base::Fd> join_interface(const GroupAddress& address, const Port& port) {
+  const bool v4 = is_ipv4(port);
+  group_req request = {};
+  request.gr_interface = port.interface;
+  if (v4) {
+    auto& group = reinterpret_cast<sockaddr_in&>(request.gr_group);
+    group.sin_family = AF_INET;
+    memcpy(&group.sin_addr, address.gid.raw + 12, sizeof(group.sin_addr));
+  } else {
+    auto& group = reinterpret_cast<sockaddr_in6&>(request.gr_group);
+    group.sin6_family = AF_INET6;
+    memcpy(&group.sin6_addr, address.gid.raw, sizeof(group.sin6_addr));
+  }
+  base::Fd socket(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (socket.valid() && setsockopt(socket.get(), v4 ? IPPROTO_IP : IPPROTO_IPV6, MCAST_JOIN_GROUP,
+                                   &request, sizeof(request)) == 0) {
+    return socket;
+  }
+  const int error = errno;
+  char name[IF_NAMESIZE] = "of that index";
+  (void)if_indextoname(port.interface, name);
+  return base::Status::error(error, "join a multicast group",
+                             base::format("network interface %u (%s) of the RDMA port: %s",
+                                          port.interface, name, strerror(error)));
+}
 
 // ---- sending
 // -----------------------------------------------------------------------------------------------------
@@ -242,6 +271,11 @@ base::Result<std::unique_ptr<GroupListener>> GroupListener::create(const GroupPa
     if (l.batched_ == kBatch) l.post();
   }
   l.post();
+  if (parts.port->ethernet && parts.port->interface != 0) {
+    auto joined = join_interface(l.address_, *parts.port);
+    if (!joined.ok()) return joined.status();
+    l.member_ = joined.take();
+  }
   const int error = ibv_attach_mcast(l.qp_.get(), &l.address_.gid, l.address_.lid);
   if (error != 0) {
     return verb_error(error, "ibv_attach_mcast",

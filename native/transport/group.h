@@ -51,6 +51,14 @@ GroupAddress group_address(const GroupKey& key, const Port& port);
 uint32_t group_room(const Port& port);
 
 /**
+ * Makes the port's network interface a member of the group for as long as the socket is open: ports
+ * report themselves to switches by that (IGMP, MLD), and the kernel's own RDMA (rxe) sends through
+ * the IP stack, which gives a datagram back to its own host only where the interface is a member.
+ * Only of Ethernet ports with a network interface. Errors: of socket() and setsockopt().
+ */
+base::Result<base::Fd> join_interface(const GroupAddress& address, const Port& port);
+
+/**
  * The end of a group that sends. Datagrams are copied into slots of its own, so that nothing of the
  * arena is named; when all are under way the next one is lost, and counted.
  */
@@ -141,6 +149,7 @@ class GroupListener {
   int folder_ = -1;
   std::string file_;
   base::Mapping mapping_;
+  base::Fd member_;  ///< what makes the network interface a member of the group; none without one
   verbs::MrPtr mr_;
   verbs::CqPtr cq_;
   verbs::QpPtr qp_;

@@ -53,6 +53,7 @@ base::Result<Port> Port::query(ibv_context* context) {
     static_assert(sizeof(ibv_gid) == sizeof(port.address.gid));
     memcpy(port.address.gid.data(), gid.value().gid.raw, sizeof(ibv_gid));
     port.sgid_index = static_cast<uint8_t>(gid.value().index);
+    port.interface = gid.value().interface;
   } else if (port.ethernet || gid.status().code == EINVAL) {
     return gid.status();  // without one, an InfiniBand port is still addressed by its LID
   }

@@ -16,6 +16,7 @@ struct Port {
   uint8_t number = 1;
   uint8_t sgid_index = 0;  ///< of our GID table
   bool ethernet = false;
+  uint32_t interface = 0;  ///< index of the network interface behind the GID; 0: none, or not known
 
   /** Asks the device. The GID is chosen as verbs::choose_gid() says. Errors: of the queries. */
   static base::Result<Port> query(ibv_context* context);

@@ -23,6 +23,10 @@ GidKind kind_of(const ibv_gid& gid, uint32_t type) {
   return link_local ? GidKind::kRoceV2LinkLocal : GidKind::kRoceV2Global;
 }
 
+Gid gid_of(const ibv_gid_entry& entry) {
+  return {entry.gid_index, entry.gid, kind_of(entry.gid, entry.gid_type), entry.ndev_ifindex};
+}
+
 }  // namespace
 
 const char* gid_kind_name(GidKind kind) {
@@ -56,17 +60,17 @@ std::vector<Gid> list_gids(ibv_context* context, uint8_t port) {
   const ssize_t count = ibv_query_gid_table(context, entries.data(), entries.size(), 0);
   for (ssize_t i = 0; i < count; ++i) {
     const ibv_gid_entry& entry = entries[static_cast<size_t>(i)];
-    if (entry.port_num == port)
-      gids.push_back({entry.gid_index, entry.gid, kind_of(entry.gid, entry.gid_type)});
+    if (entry.port_num == port) gids.push_back(gid_of(entry));
   }
   if (count < 0) {
     // Older: one by one; and before rdma-core 34 without a type, which on InfiniBand is enough.
     const bool ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
     for (uint32_t i = 0; i < static_cast<uint32_t>(std::max(attr.gid_tbl_len, 0)); ++i) {
       ibv_gid_entry entry = {};
-      Gid one{i, {}, GidKind::kInfiniBand};
+      Gid one;
+      one.index = i;
       if (ibv_query_gid_ex(context, port, i, &entry, 0) == 0) {
-        gids.push_back({i, entry.gid, kind_of(entry.gid, entry.gid_type)});
+        gids.push_back(gid_of(entry));
       } else if (!ethernet && ibv_query_gid(context, port, static_cast<int>(i), &one.gid) == 0 &&
                  one.gid.global.interface_id != 0) {
         gids.push_back(one);

@@ -24,6 +24,7 @@ struct Gid {
   uint32_t index = 0;
   ibv_gid gid = {};
   GidKind kind = GidKind::kInfiniBand;
+  uint32_t interface = 0;  ///< index of the network interface behind it; 0: none, or not known
 };
 
 /** In words, such as "RoCE v2, IPv4". */

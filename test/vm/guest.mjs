@@ -104,45 +104,57 @@ await gtest(root, 'transport_hostile_test', [
   'Hostile.Who*',
 ]);
 await gtest(root, 'transport_faults_test', ['Rearm.*']);
+// Of the two kinds of port that the software device has, the one that this device is.
+await gtest(root, 'transport_group_test', ['Links/Group.*/1']);
 await gtest(root, 'transport_process_test', ['Processes.AllKilledButOne', 'Processes.WithTheFloor*']);
 
 console.log('publish and subscribe, two processes of Node.js');
 /** Starts the two members; resolves with what each said it held, and what the kernel counted. */
-async function pubsub(device, messages) {
+async function pubsub(device, messages, casts) {
   await settled();
   const before = statistics();
-  const subscriber = start(node, [member, 'sub', device, String(messages)]);
-  const publisher = start(node, [member, 'pub', device, String(messages)]);
+  const subscriber = start(node, [member, 'sub', device, String(messages), String(casts)]);
+  const publisher = start(node, [member, 'pub', device, String(messages), String(casts)]);
   const said = async (one) => JSON.parse((await one.until(/^holds (.*)$/m))[1]);
   const held = [await said(publisher), await said(subscriber)];
-  await subscriber.until(/^received (\d+)$/m);
+  const received = (await subscriber.until(/^received (.*)$/m))[1];
   const during = resources();
   for (const one of [publisher, subscriber]) one.child.kill('SIGTERM');
   await succeeds(publisher, 'the publisher');
   await succeeds(subscriber, 'the subscriber');
-  const received = Number(/^received (\d+)$/m.exec(subscriber.text())?.[1]);
+  const repaired = Number(/^repaired (\d+)$/m.exec(subscriber.text())?.[1]);
   const counted = statistics();
   await settled();
-  return { during, before, counted, held, received };
+  return { during, before, counted, held, received, repaired };
 }
 
 await check(
-  `2,000 messages over device: '${DEVICE}', in order, carried by the kernel`,
+  `2,000 messages over device: '${DEVICE}', and 200 to a group of it, in order, carried by the kernel`,
   async () => {
-    const { during, before, counted, held, received } = await pubsub(DEVICE, 2000);
-    expect(received === 2000, `${received} arrived`);
+    const { during, before, counted, held, received, repaired } = await pubsub(DEVICE, 2000, 200);
+    expect(received === '2000,200', `${received} arrived`);
     for (const one of held) {
       expect(one.device === DEVICE && one.laneKind === 'rc', `not on the device: ${JSON.stringify(one)}`);
-      // A QP that sends to the peer and one that receives from it; a basic SRQ, and no XRC domain.
-      expect(one.qps === 2 && one.srqs === 1 && one.xrcds === 0, `it holds ${JSON.stringify(one)}`);
+      // A QP that sends to the peer, one that receives from it, and one of the group; a basic SRQ, and no XRC domain.
+      expect(
+        one.qps === 3 && one.groups === 1 && one.srqs === 1 && one.xrcds === 0,
+        `it holds ${JSON.stringify(one)}`,
+      );
       expect(one.gidIndex === GID_INDEX, `it uses GID ${one.gidIndex}`);
     }
+    // The longest message takes three datagrams and a bit; what got lost, and each twentieth is made to, came by a lane.
+    const [{ datagramsSent }, { datagramsReceived }] = held;
+    expect(datagramsSent > 200 && datagramsReceived > 0, JSON.stringify(held));
+    expect(
+      datagramsReceived < datagramsSent && repaired > 0,
+      `${repaired} repaired, ${JSON.stringify(held)}`,
+    );
     // The kernel's own count of what exists, and of what it sent.
-    expect(during.qp - IDLE.qp === 4, `the kernel has ${during.qp - IDLE.qp} QPs of two members`);
+    expect(during.qp - IDLE.qp === 6, `the kernel has ${during.qp - IDLE.qp} QPs of two members`);
     expect(during.srq - IDLE.srq === 2, `the kernel has ${during.srq - IDLE.srq} SRQs of two members`);
     expect(counted.rdma_sends > before.rdma_sends, `the kernel sent nothing: ${JSON.stringify(counted)}`);
     expect(counted.rcvd_pkts > before.rcvd_pkts, `the kernel received nothing: ${JSON.stringify(counted)}`);
-    return `${growth(IDLE, during)}; ${growth(before, counted)}`;
+    return `${datagramsReceived} of ${datagramsSent} datagrams, ${repaired} messages repaired; ${growth(IDLE, during)}; ${growth(before, counted)}`;
   },
   NODE_MS,
 );
