@@ -33,11 +33,27 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   }
   exports.Set("abi", kAbi);
   exports.Set("fabricLayout", soft::layout_text());
-  add_hot(env, exports, "flush", flush, environment);
-  add_hot(env, exports, "poll", poll, environment);
-  add_hot(env, exports, "linger", linger, environment);
-  add_hot(env, exports, "arm", arm, environment);
-  add_hot(env, exports, "pollPort", poll_port, environment);
+  const struct {
+    const char* name;
+    napi_callback call;
+  } hot_calls[] = {
+      {"flush", flush},
+      {"poll", poll},
+      {"linger", linger},
+      {"arm", arm},
+      {"pollPort", poll_port},
+      {"lend", lend},
+      {"loanBuffer", loan_buffer},
+      {"endLoan", end_loan},
+      {"retireBlock", retire_block},
+      {"holdRoom", hold_room},
+      {"offerHold", offer_hold},
+      {"takeHold", take_hold},
+      {"revokeHold", revoke_hold},
+      {"holdBuffer", hold_buffer},
+      {"endHold", end_hold},
+  };
+  for (const auto& entry : hot_calls) add_hot(env, exports, entry.name, entry.call, environment);
 
   using Call = Napi::Value (*)(const Napi::CallbackInfo&);
   const struct {
@@ -69,20 +85,10 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
       {"cancelFetch", cancel_fetch},
       {"inspectRegion", inspect_region},
       {"sweepRegions", sweep_regions},
-      {"lend", lend},
-      {"loanBuffer", loan_buffer},
-      {"endLoan", end_loan},
-      {"retireBlock", retire_block},
-      {"holdRoom", hold_room},
-      {"offerHold", offer_hold},
       {"landedHold", landed_hold},
       {"land", land},
       {"collectHolds", collect_holds},
       {"receiverGone", receiver_gone},
-      {"takeHold", take_hold},
-      {"revokeHold", revoke_hold},
-      {"holdBuffer", hold_buffer},
-      {"endHold", end_hold},
       {"publisherGone", publisher_gone},
       {"vacate", vacate},
       {"closeLeases", close_leases},

@@ -108,13 +108,16 @@ constexpr size_t kReservePiece = 64 << 20;
 
 }  // namespace
 
-Status reserve(int fd, size_t bytes, const std::string& name) {
+Status reserve(int fd, size_t bytes, const std::string& name, const std::atomic<bool>* stop) {
   int error = injected_fault();
   if (error == 0) {
     Status room = check_room(fd, bytes, name);
     if (!room.ok()) return room;
   }
   for (size_t at = 0; error == 0 && at < bytes;) {
+    if (stop != nullptr && stop->load(std::memory_order_relaxed)) {
+      return Status::error(ECANCELED, "reserve shared memory", name + ": not needed any more");
+    }
     const size_t piece = std::min(kReservePiece, bytes - at);
     // posix_fallocate returns its error and does not set errno; a signal may end it early.
     error = posix_fallocate(fd, static_cast<off_t>(at), static_cast<off_t>(piece));
@@ -133,7 +136,8 @@ Status reserve(int fd, size_t bytes, const std::string& name) {
                        format("%s, %zu bytes: %s", name.c_str(), bytes, strerror(error)));
 }
 
-Result<Fd> create_reserved(int dir, const std::string& name, size_t bytes, mode_t mode) {
+Result<Fd> create_reserved(int dir, const std::string& name, size_t bytes, mode_t mode,
+                           const std::atomic<bool>* stop) {
   Fd fd(openat(dir, name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, mode));
   if (!fd.valid()) {
     const int error = errno;
@@ -144,7 +148,7 @@ Result<Fd> create_reserved(int dir, const std::string& name, size_t bytes, mode_
     return Status::error(error, "create shared memory file",
                          format("%s: %s", name.c_str(), strerror(error)));
   }
-  Status status = reserve(fd.get(), bytes, name);
+  Status status = reserve(fd.get(), bytes, name, stop);
   if (!status.ok()) {
     unlinkat(dir, name.c_str(), 0);
     return status;

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -73,15 +74,18 @@ class Mapping {
  * Creates `name` in the folder `dir` (O_EXCL, mode, CLOEXEC) and reserves all its bytes, so that no
  * later access can end in SIGBUS. On failure nothing is left behind. ENOSPC says how many bytes the
  * filesystem has free and what to do. `dir` may be AT_FDCWD with an absolute `name`. Any thread.
+ * ECANCELED soon after `stop` was set, if there is one.
  */
-Result<Fd> create_reserved(int dir, const std::string& name, size_t bytes, mode_t mode = 0600);
+Result<Fd> create_reserved(int dir, const std::string& name, size_t bytes, mode_t mode = 0600,
+                           const std::atomic<bool>* stop = nullptr);
 
 /**
  * Reserves `bytes` of an open file (posix_fallocate, restarted on EINTR), or says what stands in
  * the way before anything is taken: ENOSPC with the free bytes, EFBIG with RLIMIT_FSIZE. `name` is
- * for the message.
+ * for the message. `stop` is that of create_reserved().
  */
-Status reserve(int fd, size_t bytes, const std::string& name);
+Status reserve(int fd, size_t bytes, const std::string& name,
+               const std::atomic<bool>* stop = nullptr);
 
 /** Maps `bytes` of `fd` from `offset` (a page multiple), shared. The descriptor may be closed
  * afterwards. */

@@ -53,6 +53,7 @@ Pool::~Pool() { close(); }
 void Pool::close() {
   if (closed_) return;
   closed_ = true;
+  spare_ = nullptr;
   base::step("pool-close");
   if (!table_.valid()) return;
   // Nobody takes an offer of ours anew after this, but who holds one keeps the names.
@@ -71,7 +72,7 @@ uint8_t* Pool::address(uint32_t block) const {
   return reinterpret_cast<uint8_t*>(slabs_.at(b.slab).file->bytes().data()) + b.index * b.capacity;
 }
 
-Pool::Slab Pool::next_slab(uint64_t capacity) {
+Slab Pool::next_slab(uint64_t capacity) {
   Slab slab;
   slab.number = ++slabs_made_;
   slab.capacity = capacity;
@@ -79,21 +80,9 @@ Pool::Slab Pool::next_slab(uint64_t capacity) {
   return slab;
 }
 
-base::Status Pool::make_slab(int folder, uint64_t incarnation, Slab& slab, bool huge) {
-  RegionOptions options;
-  options.bytes = slab.capacity * slab.count;
-  base::step("pool-slab");
-  auto file = RegionFile::create(folder, pool_file(incarnation, slab.number), options);
-  if (!file.ok()) return file.status();
-  base::step("pool-slab-made");
-  const std::atomic<bool> to_the_end{false};
-  populate(file.value().bytes(), true, huge, to_the_end);
-  slab.file = file.take();
-  return base::Status::success();
-}
-
 void Pool::adopt(Slab slab) {
-  bytes_ += slab.capacity * slab.count;
+  no_spare_ = false;
+  bytes_ += slab.bytes();
   std::vector<uint32_t>& free = free_[slab.capacity];
   for (uint32_t i = slab.count; i > 0; --i) {
     uint32_t id;
@@ -111,27 +100,36 @@ void Pool::adopt(Slab slab) {
   slabs_.emplace(slab.number, std::move(slab));
 }
 
-std::optional<Pool::Slab> Pool::plan() {
-  const uint64_t capacity = std::exchange(short_of_, 0);
-  if (closed_ || planned_bytes_ > 0 || capacity == 0) return std::nullopt;
+void Pool::make_spare(uint64_t capacity) {
+  if (closed_ || spare_ != nullptr || no_spare_) return;
   Slab slab = next_slab(capacity);
-  const uint64_t bytes = capacity * slab.count;
+  const uint64_t bytes = slab.bytes();
   // A spare must not be what fills the pool.
-  if (bytes > options_.max_bytes / 8 || bytes_ + bytes > options_.max_bytes) return std::nullopt;
-  planned_bytes_ = bytes;
+  if (bytes > options_.max_bytes / 8 || bytes_ + bytes > options_.max_bytes) return;
   bytes_ += bytes;
-  return slab;
+  spare_ = std::make_unique<SpareSlab>(folder_.get(), options_.incarnation, std::move(slab));
 }
 
-void Pool::planned_done() { bytes_ -= std::exchange(planned_bytes_, 0); }
+void Pool::take_spare() {
+  if (spare_ == nullptr || !spare_->done()) return;
+  std::optional<Slab> made = spare_->take();
+  drop_spare();
+  no_spare_ = !made.has_value();
+  if (made.has_value()) adopt(std::move(*made));
+}
+
+void Pool::drop_spare() {
+  bytes_ -= spare_->bytes();
+  spare_ = nullptr;
+}
 
 uint32_t Pool::take_free(uint64_t capacity) {
   auto found = free_.find(capacity);
   if (found == free_.end() || found->second.empty()) return ~0u;
   const uint32_t id = found->second.back();
   found->second.pop_back();
-  if (found->second.empty()) short_of_ = capacity;
   blocks_[id].state = State::kLent;
+  if (found->second.empty()) make_spare(capacity);
   return id;
 }
 
@@ -144,16 +142,18 @@ base::Result<uint32_t> Pool::lend(uint64_t bytes) {
                      static_cast<unsigned long long>(bytes),
                      static_cast<unsigned long long>(options_.max_bytes)));
   }
+  take_spare();
   if (holds_.size() <= kFewHolds) (void)collect();
   uint32_t id = take_free(capacity);
   if (id == ~0u && collect()) id = take_free(capacity);
   if (id != ~0u) return id;
 
   Slab slab = next_slab(capacity);
-  if (bytes_ + capacity * slab.count > options_.max_bytes) slab.count = 1;
+  if (bytes_ + slab.bytes() > options_.max_bytes) slab.count = 1;
   base::Status status = base::Status::success();
-  if (make_room(capacity * slab.count)) {
-    status = make_slab(folder_.get(), options_.incarnation, slab, false);
+  if (make_room(slab.bytes())) {
+    const std::atomic<bool> to_the_end{false};
+    status = make_slab(folder_.get(), options_.incarnation, slab, false, to_the_end);
     if (status.ok()) {
       adopt(std::move(slab));
       return take_free(capacity);
@@ -172,10 +172,14 @@ base::Result<uint32_t> Pool::lend(uint64_t bytes) {
                    static_cast<unsigned long long>(options_.max_bytes), holds_.size()));
 }
 
-/** Whether the pool may grow by so many bytes, after slabs that are all free are gone if need be.
- */
+/** Whether the pool may grow by so many bytes, after the spare and slabs that are all free are gone
+ * if need be. */
 bool Pool::make_room(uint64_t bytes) {
   if (bytes_ + bytes <= options_.max_bytes) return true;
+  if (spare_ != nullptr) {
+    drop_spare();
+    if (bytes_ + bytes <= options_.max_bytes) return true;
+  }
   std::unordered_map<uint32_t, uint32_t> free;
   for (const auto& [size, list] : free_) {
     for (const uint32_t id : list) ++free[blocks_[id].slab];
@@ -190,7 +194,7 @@ bool Pool::make_room(uint64_t bytes) {
 
 void Pool::drop(uint32_t number) {
   Slab& slab = slabs_.at(number);
-  const uint64_t bytes = slab.capacity * slab.count;
+  const uint64_t bytes = slab.bytes();
   auto& free = free_[slab.capacity];
   std::erase_if(free, [&](uint32_t id) { return blocks_[id].slab == number; });
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
@@ -204,6 +208,7 @@ void Pool::drop(uint32_t number) {
                   static_cast<off_t>(bytes));
   bytes_ -= bytes;
   slabs_.erase(number);
+  no_spare_ = false;
 }
 
 uint64_t Pool::pin(uint32_t block) { return blocks_[block].pin = ++pin_; }
@@ -311,6 +316,7 @@ void Pool::settle(uint32_t block) {
 }
 
 bool Pool::collect() {
+  take_spare();
   bool any = false;
   for (size_t i = 0; i < holds_.size();) {
     const Hold hold = holds_[i];
@@ -344,7 +350,7 @@ void Pool::receiver_gone(uint64_t receiver, bool dead) {
 
 Pool::Counts Pool::counts() const {
   Counts counts;
-  counts.bytes = bytes_ - planned_bytes_;
+  counts.bytes = bytes_ - (spare_ == nullptr ? 0 : spare_->bytes());
   counts.slabs = static_cast<uint32_t>(slabs_.size());
   counts.holds = static_cast<uint32_t>(holds_.size() + remote_.size());
   for (const Block& block : blocks_) {

@@ -14,8 +14,7 @@
 #include "base/files.h"
 #include "base/status.h"
 #include "transport/holds.h"
-#include "transport/region.h"
-#include "verbs/owners.h"
+#include "transport/slab.h"
 
 namespace millrace::transport {
 
@@ -26,7 +25,9 @@ namespace millrace::transport {
  * discarded, and free again once no hold on it is left and nobody in this process can reach it
  * (I1).
  *
- * One thread makes all calls but make_slab(), which any thread may make. Nothing throws.
+ * When the last free block of a size is lent, a spare slab of that size is made in the background,
+ * one at a time, unless it would be large beside the limit: the next request need not wait for its
+ * pages. One thread makes all calls. Nothing throws.
  */
 class Pool {
  public:
@@ -36,15 +37,6 @@ class Pool {
     uint64_t held_bytes = 0;  ///< that one receiver may hold; one block may always be more
     bool poison = false;      ///< fills blocks when they become free
     ibv_pd* pd = nullptr;     ///< of the member, for receivers elsewhere; must outlive close()
-  };
-  /** One file of blocks. */
-  struct Slab {
-    uint32_t number = 0;
-    uint32_t count = 0;
-    uint64_t capacity = 0;  ///< bytes of a block
-    std::optional<RegionFile> file;
-    verbs::MrPtr
-        mr;  ///< once one of its blocks is for a receiver elsewhere, or from a publisher there
   };
   struct Counts {
     uint64_t bytes = 0;  ///< of all blocks
@@ -123,18 +115,11 @@ class Pool {
   /** Whether receivers should tell of releases. collect() after it. */
   void want(bool on) { table_.want(on); }
 
-  /** A slab that should be made ahead, since the last block of its kind was lent. One at a time:
-   * its room is kept until planned_done(). */
-  std::optional<Slab> plan();
-  void planned_done();
-  /** Makes the file of a slab, with all its pages there; in huge ones, if there is time for that
-   * and the system has them. Any thread. */
-  static base::Status make_slab(int folder, uint64_t incarnation, Slab& slab, bool huge);
-  /** Its blocks are ours to lend, after those that are warm. */
-  void adopt(Slab slab);
-  int folder() const { return folder_.get(); }
   const Options& options() const { return options_; }
-
+  /** Whether a spare slab is being made, or is made and not yet looked at by collect() or lend().
+   */
+  bool spare() const { return spare_ != nullptr; }
+  /** Without the spare. */
   Counts counts() const;
 
  private:
@@ -164,6 +149,10 @@ class Pool {
 
   explicit Pool(const Options& options) : options_(options) {}
   Slab next_slab(uint64_t capacity);
+  void adopt(Slab slab);
+  void make_spare(uint64_t capacity);
+  void take_spare();
+  void drop_spare();
   bool make_room(uint64_t bytes);
   void drop(uint32_t slab);
   void settle(uint32_t block);
@@ -180,8 +169,6 @@ class Pool {
   uint64_t returned_ = 0;
   uint64_t serial_ = 0;
   uint64_t pin_ = 0;
-  uint64_t planned_bytes_ = 0;  ///< of the slab that is being made; 0: none is
-  uint64_t short_of_ = 0;       ///< capacity whose last free block was lent
   std::unordered_map<uint32_t, Slab> slabs_;
   std::vector<Block> blocks_;
   std::vector<uint32_t> free_ids_;
@@ -190,6 +177,8 @@ class Pool {
   std::map<uint64_t, RemoteHold> remote_;  ///< by serial
   std::vector<uint32_t> free_words_;
   std::unordered_map<uint64_t, uint64_t> held_;  ///< bytes by receiver
+  std::unique_ptr<SpareSlab> spare_;             ///< being made; its bytes count in bytes_
+  bool no_spare_ = false;  ///< the last one got no memory, and nothing has changed since
 };
 
 }  // namespace millrace::transport

@@ -123,7 +123,7 @@ void touch(std::byte* from, std::byte* to, bool write) {
 base::Result<RegionFile> RegionFile::create(int folder, const std::string& name,
                                             const RegionOptions& options) {
   if (options.bytes == 0) return base::Status::error(EINVAL, "create a region", "0 bytes");
-  auto file = base::create_reserved(folder, name, options.bytes, options.mode);
+  auto file = base::create_reserved(folder, name, options.bytes, options.mode, options.stop);
   if (!file.ok()) return file.status();
   const auto undo = [&](base::Status status) {
     unlinkat(folder, name.c_str(), 0);
@@ -255,26 +255,9 @@ std::string huge_note(int fd) {
 }
 
 Population::Population(const RegionFile& file, bool huge)
-    : mapping_(file.mapping()), range_(file.bytes()), write_(file.writable()), huge_(huge) {
-  // Signals are for the program's own threads; a new one inherits the mask.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  started_ = pthread_create(&thread_, nullptr, run, this) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-void* Population::run(void* self) {
-  auto& population = *static_cast<Population*>(self);
-  populate(population.range_, population.write_, population.huge_, population.stop_);
-  population.done_.store(!population.stop_.load(std::memory_order_relaxed),
-                         std::memory_order_release);
-  return nullptr;
-}
-
-Population::~Population() {
-  stop_.store(true, std::memory_order_relaxed);
-  if (started_) pthread_join(thread_, nullptr);
-}
+    : mapping_(file.mapping()),
+      work_([range = file.bytes(), write = file.writable(), huge](const std::atomic<bool>& stop) {
+        populate(range, write, huge, stop);
+      }) {}
 
 }  // namespace millrace::transport

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pthread.h>
 #include <sys/types.h>
 
 #include <atomic>
@@ -13,6 +12,7 @@
 
 #include "base/files.h"
 #include "base/status.h"
+#include "transport/background.h"
 
 namespace millrace::transport {
 
@@ -30,6 +30,8 @@ struct RegionOptions {
   size_t bytes = 0;         ///< > 0; the file has exactly this size
   mode_t mode = 0600;       ///< granted rights, whatever the umask is
   bool huge_pages = false;  ///< wanted: populate() collapses pages to huge ones where it can
+  /** Once set, making it ends soon with ECANCELED; null: nobody sets it. */
+  const std::atomic<bool>* stop = nullptr;
 };
 
 /**
@@ -103,30 +105,19 @@ uint64_t huge_bytes(std::span<const std::byte> range);
 /** Why a range got no huge pages, and what to set: from what the system says. */
 std::string huge_note(int fd);
 
-/** populate() in a thread of its own, off the data path. Stopped and joined at the latest when this
- * goes. */
+/** populate() in the background. Stopped at the latest when this goes. */
 class Population {
  public:
   /** Keeps the pages mapped until it is done. A system without another thread: nothing is done,
    * pages come as used. */
   Population(const RegionFile& file, bool huge);
-  ~Population();
-  Population(const Population&) = delete;
-  Population& operator=(const Population&) = delete;
 
   /** Whether all pages were touched. Any thread. */
-  bool done() const { return done_.load(std::memory_order_acquire); }
+  bool done() const { return work_.done(); }
 
  private:
-  static void* run(void* self);
-
-  std::shared_ptr<base::Mapping> mapping_;
-  std::span<std::byte> range_;
-  bool write_, huge_;
-  std::atomic<bool> stop_{false};
-  std::atomic<bool> done_{false};
-  bool started_ = false;
-  pthread_t thread_{};
+  const std::shared_ptr<base::Mapping> mapping_;
+  Background work_;
 };
 
 }  // namespace millrace::transport

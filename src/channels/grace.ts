@@ -9,13 +9,16 @@ const PATIENCE = 8;
 const REST_MS = 10;
 const MOST_REST_MS = 640;
 /**
- * So many losses of the CPU are put up with first. Often the other work is the peer itself, on the same CPU while another
+ * So much lost time is put up with first. Often the other work is the peer itself, on the same CPU while another
  * is idle: schedulers part the two only when they have seen both want to run for some tens of milliseconds, and whoever
  * slept at once would stay there for good.
  */
-const LOSSES = 32;
-/** Losses further apart than this have nothing to do with each other. */
-const LOSSES_MS = 1000;
+const LOST_MS = 64;
+/**
+ * And this share of the time always: the garbage collectors' and compilers' own threads take a CPU for a millisecond now
+ * and then, ours and the peer's. Who would sleep for that waits longer than they take.
+ */
+const LOST_SHARE = 0.1;
 /** Who then polled undisturbed for so many times its rest begins anew: now and then every CPU is taken away for a moment. */
 const CALM = 5;
 
@@ -29,8 +32,9 @@ export class Grace {
   #patience = PATIENCE;
   #disturbedAt = Number.NEGATIVE_INFINITY;
   #rest = 0;
-  #losses = 0;
-  #lostAt = Number.NEGATIVE_INFINITY;
+  /** Lost, as far as it was more than its share of the time since. */
+  #lost = 0;
+  #countedAt = Number.NEGATIVE_INFINITY;
 
   /** Something came, at `now`, and is dealt with. */
   came(now: number): void {
@@ -40,13 +44,16 @@ export class Grace {
   }
 
   /**
-   * While it polled other work had the CPU for long. One who sleeps is put before such work when it is woken, one who polls
-   * waits behind it: so it rests, unless that has only begun.
+   * While it polled other work had the CPU, until `now` and for `lost` milliseconds. One who sleeps is put before such work
+   * when it is woken, one who polls waits behind it: so it rests, unless that has only begun, or is little in all.
    */
-  disturbed(now: number): void {
-    if (now - this.#lostAt > LOSSES_MS) this.#losses = 0;
-    this.#lostAt = now;
-    if (++this.#losses <= LOSSES) return;
+  disturbed(now: number, lost: number): void {
+    // Nothing is lost while it rests, which says nothing about the other work.
+    const polled = now - Math.max(this.#countedAt, this.#disturbedAt + this.#rest);
+    this.#countedAt = now;
+    const before = Math.min(this.#lost, LOST_MS) - LOST_SHARE * Math.max(polled, 0);
+    this.#lost = Math.max(before, 0) + lost;
+    if (this.#lost <= LOST_MS) return;
     const calm = now - this.#disturbedAt - this.#rest;
     this.#rest = calm >= CALM * this.#rest ? REST_MS : Math.min(2 * this.#rest, MOST_REST_MS);
     this.#disturbedAt = now;

@@ -154,9 +154,10 @@ export class Pump {
     const waits = this.#waitsSince;
     let now = this.clock.now();
     if (waits > 0 && now - waits < PROMPT_MS) {
+      const from = now;
       const lingered = this.transport.linger(LINGER_MICROS);
       now = this.clock.now();
-      if (lingered === LINGERED.TAKEN) this.#grace.disturbed(now);
+      if (lingered === LINGERED.TAKEN) this.#grace.disturbed(now, now - from);
     }
     const deadline = now + TURN_MS;
     let since: number;

@@ -23,7 +23,7 @@ export interface MessageAt {
   size: number;
   replayed: boolean;
   /** A large message: what is held of it while it is handed out. */
-  held: Held | null;
+  held: Held<Origin> | null;
   /** A large message that was read from elsewhere. */
   landing: Landing<Origin> | null;
 }

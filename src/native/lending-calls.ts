@@ -4,6 +4,8 @@ export const USE = {
   OWNED: 1,
   /** Neither: the taking itself, which is given back once everyone has what he wants. */
   TAKEN: 2,
+  /** In `endHold`: the lease, and with it the taking. */
+  LAST: 3,
 } as const;
 
 /** What `endHold` returns: bits, and above them the count of pages that had been written to by mistake. */
@@ -89,7 +91,7 @@ export interface NativeLending {
   /** An ArrayBuffer over a held block, read-only pages; at most one for each {@link USE}. */
   holdBuffer(handle: number, hold: number, use: number): ArrayBuffer;
   /**
-   * Detaches the ArrayBuffer and gives that use back; without one, the taking. Where somebody else has
+   * Detaches the ArrayBuffer and gives that use back; without one, the taking alone. Where somebody else has
    * detached it the memory lives on elsewhere, and is given back when it is collected.
    * @returns bits of {@link ENDED}
    */

@@ -16,6 +16,7 @@
 
 #include "base/files.h"
 #include "base/step.h"
+#include "soft_support.h"
 #include "transport/leases.h"
 #include "transport/pool.h"
 
@@ -140,18 +141,52 @@ TEST_F(Lending, WithoutMemoryNothingIsLeftBehind) {
 
 TEST_F(Lending, ASpareIsMadeAhead) {
   auto pool = this->pool(64 << 20);
-  EXPECT_FALSE(pool->plan().has_value());
   const uint32_t first = pool->lend(1 << 20).value();
-  auto slab = pool->plan();
-  ASSERT_TRUE(slab.has_value());
-  EXPECT_FALSE(pool->plan().has_value());
-  ASSERT_TRUE(Pool::make_slab(pool->folder(), kPublisher, *slab, true).ok());
-  pool->planned_done();
-  pool->adopt(std::move(*slab));
-  EXPECT_EQ(pool->counts().blocks, 2u);
+  ASSERT_TRUE(millrace::test::eventually([&] {
+    (void)pool->collect();
+    return pool->counts().blocks == 2;
+  }));
   const auto before = files();
+  EXPECT_EQ(pool->counts().bytes, 2u << 20);
   EXPECT_NE(pool->lend(1 << 20).value(), first);
-  EXPECT_EQ(files(), before);
+  const auto after = files();
+  EXPECT_TRUE(std::includes(after.begin(), after.end(), before.begin(), before.end()));
+}
+
+TEST_F(Lending, ASpareGivesWayToWhatIsAskedFor) {
+  auto pool = this->pool(64 << 20);
+  const uint32_t first = pool->lend(8 << 20).value();
+  // Whether it is made by now or not: with it there would be no room.
+  const auto all = pool->lend(56 << 20);
+  ASSERT_TRUE(all.ok()) << all.status().detail;
+  EXPECT_EQ(pool->counts().bytes, 64u << 20);
+  pool->retire(first);
+  pool->retire(all.value());
+  pool->close();
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(Lending, WithoutMemoryForASpareNoneIsTriedAgainAndAgain) {
+  auto pool = this->pool(64 << 20);
+  std::vector<uint32_t> blocks;
+  blocks.push_back(pool->lend(64 * 1024).value());  // a slab of four, none of them the last
+  base::fail_reserve(1, ENOSPC);
+  for (int i = 0; i < 3; ++i) blocks.push_back(pool->lend(64 * 1024).value());
+  ASSERT_TRUE(millrace::test::eventually([&] {
+    (void)pool->collect();
+    return !pool->spare();
+  }));
+  base::fail_reserve(0, 0);
+  for (int i = 0; i < 3; ++i) {
+    pool->retire(blocks.back());
+    EXPECT_EQ(pool->lend(64 * 1024).value(), blocks.back());
+    EXPECT_FALSE(pool->spare());
+  }
+  EXPECT_EQ(pool->counts().slabs, 1u);
+  // A slab that could be made says that there is memory again.
+  blocks.push_back(pool->lend(64 * 1024).value());
+  for (int i = 0; i < 3; ++i) blocks.push_back(pool->lend(64 * 1024).value());
+  EXPECT_TRUE(pool->spare());
 }
 
 TEST_F(Lending, AReceiverHoldsWhatItMay) {

@@ -205,7 +205,8 @@ test('sleeps when other work keeps taking the CPU while it polls, and stays away
     rig.taken = false;
     rig.message(0.01).run(1);
   }
-  expect(lost).toBe(33);
+  // 3 ms each, less the tenth of the time that is put up with always, until more than 64 are lost.
+  expect(lost).toBe(24);
   rig.run();
   rig.message(0.05);
   expect(rig.count(() => rig.run()).lingers).toBe(0);

@@ -10,10 +10,12 @@ import type { MessageAt, Origin } from '../subscription.js';
 import type { StatusEvent } from '../types.js';
 import type { Copies } from './copies.js';
 import { putBack } from './fields.js';
-import { Held, type HeldFrom } from './held.js';
+import { Held as OfOrigin } from './held.js';
 import { Lease, type LeaseEnd } from './lease.js';
 import { type Body, LARGE_BYTES, readLarge, readOffer } from './pool.js';
 import { untransferable } from './untransferable.js';
+
+type Held = OfOrigin<Origin>;
 
 /** What the holdings need of their member. */
 export interface HoldingsHost {
@@ -97,7 +99,7 @@ export class Holdings {
       this.#watching = true;
       this.native.onCollected(this.handle, this.#collected);
     }
-    const held = new Held(id, origin, owner, sequence, body, (event) => this.host.tellOf(origin, event));
+    const held = new OfOrigin(id, origin, owner, sequence, body);
     this.#held.set(id, held);
     return held;
   }
@@ -130,7 +132,7 @@ export class Holdings {
     held.leased ??= this.#buffer(held);
     held.leases++;
     const buffer = held.leased;
-    if (subscribed !== '') held.retained.push(subscribed);
+    held.remember(subscribed);
     const { start, end } = held.body;
     const bytes = new Uint8Array(buffer, start, end - start);
     return new Lease<T>(about(held.from, at), bytes, new HeldLease(this, held, buffer));
@@ -139,7 +141,11 @@ export class Holdings {
   /** One lease less. */
   release(held: Held, buffer: ArrayBuffer): void {
     held.leases--;
-    if (held.leases === 0) this.#ended(held, this.native.endHold(this.handle, held.id, USE.LEASED, buffer));
+    if (held.leases > 0) return;
+    // Nobody else is to have the message that is being handed out: one call in place of two.
+    const whole = held.taken && !held.several && held.owned === null;
+    if (whole) held.taken = false;
+    this.#ended(held, this.native.endHold(this.handle, held.id, whole ? USE.LAST : USE.LEASED, buffer));
   }
 
   /** Where the caller was called from, under MILLRACE_DEV=1. */
@@ -179,6 +185,8 @@ export class Holdings {
     if (held.leases > 0 && held.several) this.release(held, held.leased!);
     held.leased = null;
     held.owned = null;
+    if (!held.taken) return;
+    held.taken = false;
     this.#ended(held, this.native.endHold(this.handle, held.id, USE.TAKEN));
   }
 
@@ -233,7 +241,7 @@ export class Holdings {
       `The lease of message ${sequence} of ${from.peer.info.name} on channel ${JSON.stringify(from.name)} (${body.bytes} bytes) was ` +
         'collected and never released. Use lease.use(), using, or release().' +
         (this.#dev
-          ? `\nIt was retained by:\n${retained.join('\n')}`
+          ? `\nIt was retained by:\n${(retained ?? []).join('\n')}`
           : ' MILLRACE_DEV=1 shows where it was retained.'),
     );
   }
@@ -241,7 +249,7 @@ export class Holdings {
   #warn(type: 'stray-write' | 'lease-forgotten', held: Held, message: string): void {
     const { from, sequence } = held;
     process.emitWarning(message, { type: 'MillraceWarning', code: type });
-    held.tell({
+    this.host.tellOf(held.from, {
       type,
       channel: from.name,
       peer: from.peer.identity,
@@ -272,12 +280,11 @@ class HeldLease implements LeaseEnd {
     return decode(this.held, this.buffer);
   }
   retained(): void {
-    const where = this.holdings.here('retain()');
-    if (where !== '') this.held.retained.push(where);
+    this.held.remember(this.holdings.here('retain()'));
   }
 }
 
-const about = (from: HeldFrom, at: MessageAt) => ({
+const about = (from: Origin, at: MessageAt) => ({
   channel: from.name,
   publisher: from.peer.identity,
   sequence: at.sequence,

@@ -7,7 +7,7 @@ export class Landing<O extends HeldFrom> {
   /** It is neither here nor given up yet. */
   pending = true;
   /** The block, from when the reading begins. */
-  held: Held | null = null;
+  held: Held<O> | null = null;
   /** Why it does not come. */
   error: AnyMillraceError | null = null;
   /** The read that is under way; 0: none is (any more). */

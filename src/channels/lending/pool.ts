@@ -141,12 +141,20 @@ export interface Body {
 /** The fields of a value without any. */
 export const NO_FIELDS = new Uint8Array(0);
 
+/** The payload of one large message, without its fields: numbers are put together here, since records have no alignment. */
+const payload = new Uint8Array(LARGE_BYTES);
+const payloadWords = new Uint32Array(payload.buffer);
+const payloadFloats = new Float64Array(payload.buffer);
+const START = DESCRIPTOR_BYTES / 8;
+const END = START + 1;
+const SIZE_WORD = 6;
+
 /** Writes the payload of a large message at `at`; the descriptor stays empty until it is offered to somebody. */
 export function writeLarge(target: Uint8Array, at: number, body: Body): void {
-  target.fill(0, at, at + DESCRIPTOR_BYTES);
-  const view = new DataView(target.buffer, target.byteOffset + at, LARGE_BYTES);
-  view.setFloat64(DESCRIPTOR_BYTES, body.start, true);
-  view.setFloat64(DESCRIPTOR_BYTES + 8, body.end, true);
+  payload.fill(0, 0, DESCRIPTOR_BYTES);
+  payloadFloats[START] = body.start;
+  payloadFloats[END] = body.end;
+  target.set(payload, at);
   if (body.fields.length > 0) target.set(body.fields, at + LARGE_BYTES);
 }
 
@@ -161,10 +169,10 @@ export function readOffer(source: Uint8Array, at: number): { form: number; seria
 /** Reads what {@link writeLarge} wrote, of another process: the numbers are checked (I9). @returns null if they are wrong */
 export function readLarge(source: Uint8Array, at: number, end: number): (Body & { bytes: number }) | null {
   if (end - at < LARGE_BYTES) return null;
-  const view = new DataView(source.buffer, source.byteOffset + at, LARGE_BYTES);
-  const bytes = view.getUint32(24, true) + view.getUint32(28, true) * 2 ** 32;
-  const start = view.getFloat64(DESCRIPTOR_BYTES, true);
-  const stop = view.getFloat64(DESCRIPTOR_BYTES + 8, true);
+  for (let i = 4 * SIZE_WORD; i < LARGE_BYTES; i++) payload[i] = source[at + i]!;
+  const bytes = payloadWords[SIZE_WORD]! + payloadWords[SIZE_WORD + 1]! * 2 ** 32;
+  const start = payloadFloats[START]!;
+  const stop = payloadFloats[END]!;
   if (!(Number.isSafeInteger(start) && Number.isSafeInteger(stop))) return null;
   if (!(start >= 0 && stop >= start && stop <= bytes)) return null;
   // The message goes on in a batch that a lease should not keep.
