@@ -368,7 +368,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     this.#closed = true;
     this.#listening.end(error);
     this.#engine.inbound.origins.uncount(this.name);
-    if (this.#out !== null && !this.#engine.closed) this.#engine.unpublish(this.#out);
+    if (this.#out !== null && !this.#engine.closed) this.#engine.publishers.unpublish(this.#out);
     for (const call of [...this.#closeCalls]) call();
     this.#status.complete();
   }
@@ -411,7 +411,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
       this.#settings;
     const { delivery, pace, repair, repairBytes } = this.#settings;
     try {
-      this.#out = this.#engine.publish<In>(
+      this.#out = this.#engine.publishers.publish<In>(
         this.name,
         {
           codec: codec as unknown as Codec<In>,
@@ -420,7 +420,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
           maxWait,
           replay,
           replayBytes,
-          lane: lane === 'own' ? this.#engine.openLane() : 0,
+          lane: lane === 'own' ? this.#engine.publishers.openLane() : 0,
           multicast: delivery === 'multicast' ? { pace, repair, repairBytes } : null,
           validate: schema === null || validate === 'off' ? null : validator(schema, validate),
         },
@@ -462,7 +462,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
   }
 
   #held<V>(promise: Promise<V>): Promise<V> {
-    const release = this.#engine.hold();
+    const release = this.#engine.keepalive.hold();
     promise.then(release, release);
     return promise;
   }

@@ -2,6 +2,7 @@ import type { Peer } from './peer.js';
 import type { Transport } from './transport.js';
 import { RECORD_BYTES, recordSize, writeHeader } from './wire.js';
 
+const NOTHING = new Uint8Array(0);
 const scratch = new Float64Array(8);
 const scratchBytes = new Uint8Array(scratch.buffer);
 
@@ -49,6 +50,11 @@ export class Control {
     );
     arena.commit(size);
     this.transport.add(peer, lane, start, size);
+  }
+
+  /** The same for a record without payload that is of no channel, to a peer that is still there. */
+  sendEmpty(peer: Peer, kind: number): void {
+    if (!peer.gone) this.send(peer, 0, kind, 0, 0, 0, NOTHING);
   }
 
   /** The same for a payload of up to eight f64 values. */

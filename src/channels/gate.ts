@@ -1,5 +1,6 @@
 import { MillraceError } from '../errors.js';
 import type { Clock, Scheduled } from './clock.js';
+import type { Faults } from './faults.js';
 import type { Batch, EndMark } from './frames.js';
 import type { Peer } from './peer.js';
 
@@ -31,9 +32,8 @@ export interface HeldFrames {
 export interface GateHost {
   readonly clock: Clock;
   /** Frames may be delivered that were held. */
-  released(): void;
-  /** A counted fault of one peer. */
-  fault(peer: Peer, error: Error): void;
+  wake(): void;
+  readonly faults: Faults;
 }
 
 /**
@@ -135,7 +135,7 @@ export class Gate {
     held.due = true;
     this.host.clock.clearTimeout(held.timer);
     this.#due.push(peer);
-    this.host.released();
+    this.host.wake();
   }
 
   #giveUp(peer: Peer, limit: string): void {
@@ -143,7 +143,7 @@ export class Gate {
     if (held === undefined || held.due) return;
     peer.excused = held.needs;
     const missing = held.needs - peer.heard;
-    this.host.fault(
+    this.host.faults.of(
       peer,
       new MillraceError(
         'ERR_SUBSCRIPTION_LATE',

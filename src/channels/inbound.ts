@@ -32,8 +32,8 @@ export interface InboundHost extends RecordsHost {
   readonly landings: Landings;
   /** A flush at the end of this turn. */
   schedule(): void;
-  /** Held frames may be delivered now. */
-  released(): void;
+  /** A turn follows: what was held may be delivered now. */
+  wake(): void;
 }
 
 /**
@@ -199,7 +199,7 @@ export class Inbound implements ReorderHost<Origin> {
       origin.reported = bytes;
       origin.reportedSequence = delivered;
       if (delivered >= origin.owes) origin.owes = -1;
-      this.host.report(origin, delivered, bytes);
+      this.host.subscribing.report(origin, delivered, bytes);
     }
   }
 
@@ -210,7 +210,7 @@ export class Inbound implements ReorderHost<Origin> {
       if (origin.closed || (consumed === origin.reported && delivered === origin.reportedSequence)) continue;
       origin.reported = consumed;
       origin.reportedSequence = delivered;
-      this.host.report(origin, delivered, consumed);
+      this.host.subscribing.report(origin, delivered, consumed);
     }
   }
 
@@ -330,7 +330,7 @@ export class Inbound implements ReorderHost<Origin> {
   /** The line of that channel may go on. Delivers nothing: it may be called from within next(). */
   ready(origin: Origin): void {
     this.#ready.add(origin);
-    this.host.released();
+    this.host.wake();
   }
 
   /** Whether the control record at `pos` waits its turn behind a large message of its channel. */

@@ -66,7 +66,7 @@ export class Listening {
   #attach(subscriber: Plain<unknown> | Rich<unknown>, add: (to: LocalSubscription) => void): () => void {
     const subscription = this.#subscription();
     add(subscription);
-    const release = this.engine.hold();
+    const release = this.engine.keepalive.hold();
     return () => {
       release();
       if (subscription.remove(subscriber) && subscription.empty) this.#linger(subscription);
@@ -79,7 +79,7 @@ export class Listening {
       this.#stopTimer(this.#shared);
       return this.#shared;
     }
-    const subscription = this.engine.subscribe(this.wanted, this.status);
+    const subscription = this.engine.subscribing.subscribe(this.wanted, this.status);
     subscription.onAcknowledged.add(() => {
       for (const call of [...this.#acknowledged]) call();
     });
@@ -107,6 +107,6 @@ export class Listening {
     this.#timers.delete(subscription);
     this.#subscriptions.delete(subscription);
     if (this.#shared === subscription) this.#shared = null;
-    this.engine.unsubscribeAll(subscription);
+    this.engine.subscribing.unsubscribeAll(subscription);
   }
 }

@@ -248,9 +248,9 @@ export class Member<C = undefined> implements AsyncDisposable {
 
   /** What this member holds. */
   resources(): MemberResources {
-    const { transport, channels, inbound, copies } = this.#engine;
+    const { transport, publishers, inbound, copies } = this.#engine;
     let queuedBytes = 0;
-    for (const channel of channels.values()) queuedBytes += channel.queuedBytes;
+    for (const channel of publishers.channels.values()) queuedBytes += channel.queuedBytes;
     const native = this.closed ? NOTHING : transport.native.resources(transport.handle);
     return {
       ...native,
@@ -279,13 +279,13 @@ export class Member<C = undefined> implements AsyncDisposable {
 
   /** The default: it holds the event loop while it has a subscriber, a pending promise or unsent data. */
   ref(): this {
-    this.#engine.ref(true);
+    this.#engine.keepalive.ref(true);
     return this;
   }
 
   /** It never holds the event loop. */
   unref(): this {
-    this.#engine.ref(false);
+    this.#engine.keepalive.ref(false);
     return this;
   }
 
@@ -327,7 +327,7 @@ export class Member<C = undefined> implements AsyncDisposable {
   }
 
   #drain(timeout: number, signal: AbortSignal | undefined): Promise<DrainReport> {
-    const channels = this.closed ? [] : [...this.#engine.channels.values()];
+    const channels = this.closed ? [] : [...this.#engine.publishers.channels.values()];
     return whenDelivered(this.#engine, channels, timeout, signal);
   }
 

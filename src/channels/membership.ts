@@ -1,11 +1,12 @@
 import { MillraceError } from '../errors.js';
 import type { Control } from './control.js';
 import { readLast } from './farewell.js';
+import type { Faults } from './faults.js';
 import type { Batch } from './frames.js';
 import type { Inbound } from './inbound.js';
 import type { Pool } from './lending/pool.js';
 import { type Mismatch, reportMismatch } from './mismatch.js';
-import { Peer, type PeerEnd } from './peer.js';
+import { Peer, type PeerEnd, SELF } from './peer.js';
 import type { Seals } from './seals.js';
 import type { AnyOutChannel } from './sending/outbound.js';
 import type { Status } from './status.js';
@@ -22,14 +23,16 @@ export interface MembershipHost {
   readonly control: Control;
   readonly seals: Seals;
   readonly status: Status;
-  readonly channels: ReadonlyMap<number, AnyOutChannel>;
+  readonly publishers: { readonly channels: ReadonlyMap<number, AnyOutChannel> };
+  readonly agenda: {
+    /** Settles who waits for rows that have arrived. */
+    settleRows(): void;
+    /** Nobody waits for rows of that peer any more. */
+    forget(peer: Peer): void;
+  };
+  readonly faults: Faults;
   /** A polling turn follows. */
   wake(): void;
-  /** Settles who waits for rows that have arrived. */
-  settleRows(): void;
-  /** Nobody waits for rows of that peer any more. */
-  awaited(peer: Peer): void;
-  fault(peer: Peer, error: Error): void;
 }
 
 /**
@@ -43,7 +46,7 @@ export class Membership {
 
   constructor(
     private readonly host: MembershipHost,
-    private readonly send: (peerIndex: number, type: string, body: unknown) => void,
+    readonly send: (peerIndex: number, type: string, body: unknown) => void,
   ) {}
 
   /** Frames of a peer that is not up yet; they are the first to be delivered when it is. */
@@ -57,6 +60,11 @@ export class Membership {
   tell(peer: Peer, body: Record<string, unknown>): void {
     this.send(peer.index, 'subscribe', body);
     this.host.seals.told(peer);
+  }
+
+  /** Announces a channel to a peer. */
+  announce(peer: Peer, body: Record<string, unknown>): void {
+    if (peer.index !== SELF) this.send(peer.index, 'announce', body);
   }
 
   peerUp(info: PeerInfo): void {
@@ -88,7 +96,7 @@ export class Membership {
     peer.gone = true;
     // Rows that completed are in its inbox: known to have been received.
     this.host.transport.flush();
-    this.host.settleRows();
+    this.host.agenda.settleRows();
     this.host.control.forget(peer);
     this.host.seals.forget(peer);
     this.giveUp(peer, why);
@@ -109,7 +117,7 @@ export class Membership {
     for (const part of [...peer.destinations]) part.peerGone(why);
     for (const { waiter } of peer.awaiting.splice(0)) waiter.lost(why, true);
     peer.subscriptions.clear();
-    this.host.awaited(peer);
+    this.host.agenda.forget(peer);
     // Its holds: all of them are over with it, but who lives on keeps what it has taken (R16).
     this.host.pool.peerGone(peer, peer.gone && why !== 'refused');
   }
@@ -138,15 +146,15 @@ export class Membership {
   /** A `subscribe` message, or one of our own with echo. */
   subscribed(peer: Peer, body: unknown): void {
     const subscription = readSubscribe(peer, body);
-    if (subscription instanceof Error) return this.host.fault(peer, subscription);
+    if (subscription instanceof Error) return this.host.faults.of(peer, subscription);
     const old = peer.subscriptions.get(subscription.id);
     if (old !== undefined)
-      return this.host.fault(
+      return this.host.faults.of(
         peer,
         new MillraceError('ERR_PEER_INPUT', `${peer.info.name} subscribed twice as ${old.id}.`),
       );
     peer.subscriptions.set(subscription.id, subscription);
-    for (const channel of this.host.channels.values()) {
+    for (const channel of this.host.publishers.channels.values()) {
       if (subscription.matches(channel.name)) channel.audience.subscribe(subscription);
     }
   }
@@ -155,12 +163,12 @@ export class Membership {
   unsubscribed(peer: Peer, body: unknown): void {
     const id = readUnsubscribe(body);
     if (id === null)
-      return this.host.fault(
+      return this.host.faults.of(
         peer,
         new MillraceError('ERR_PEER_INPUT', `${peer.info.name} sent a bad unsubscribe.`),
       );
     if (!peer.subscriptions.delete(id)) return;
-    for (const channel of [...this.host.channels.values()]) channel.audience.unsubscribe(peer, id);
+    for (const channel of [...this.host.publishers.channels.values()]) channel.audience.unsubscribe(peer, id);
   }
 
   /** Only of interest where the publisher refuses: an accepted subscription is acknowledged in the lane. */
@@ -186,7 +194,7 @@ export class Membership {
   #last(peer: Peer, body: unknown): void {
     const lasts = readLast(body);
     if (lasts === null)
-      return this.host.fault(
+      return this.host.faults.of(
         peer,
         new MillraceError('ERR_PEER_INPUT', `${peer.info.name} sent a last word that is not valid.`),
       );

@@ -2,11 +2,13 @@ import { MillraceError } from '../errors.js';
 import { readDone, readSubscribed } from './bodies.js';
 import type { Codec } from './codec/codec.js';
 import { announced, builtin } from './codecs.js';
+import type { Faults } from './faults.js';
 import type { Batch } from './frames.js';
 import { reportMismatch } from './mismatch.js';
 import { RANGES, type Reorder } from './multicast/reorder.js';
 import { asMillraceError, type Origins } from './origins.js';
 import type { Peer } from './peer.js';
+import type { Feedback } from './sending/feedback.js';
 import type { Status } from './status.js';
 import { type LocalSubscription, Origin } from './subscription.js';
 import {
@@ -24,25 +26,27 @@ const LARGEST_BODY = 2 ** 32;
 
 /** What control records cause. */
 export interface RecordsHost {
-  /** A CONSUMED record came. */
-  consumed(peer: Peer, channel: number, generation: number, delivered: number, bytes: number): void;
-  /** A subscriber of a multicast channel wants messages again, or has given them up. */
-  repair(peer: Peer, channel: number, generation: number, ranges: readonly [number, number][]): void;
-  missed(peer: Peer, channel: number, generation: number, from: number, to: number): void;
-  /** Sends a CONSUMED record. */
-  report(origin: Origin, delivered: number, bytes: number): void;
-  /** Listens to a multicast channel's group until the returned function is called. */
-  listen(channel: string, status: Status): () => void;
-  /** Tells one peer that a subscription is over. */
-  unsubscribe(peer: Peer, id: number): void;
-  /** A receiver has given back blocks, for which this member waits. */
-  holdsReleased(peer: Peer): void;
-  /** A receiver elsewhere has read what was offered to it, or does not want it. */
-  landed(peer: Peer, serial: number): void;
-  /** A publisher is short of blocks. */
-  vacate(peer: Peer): void;
-  /** A counted fault of one peer (I9). */
-  fault(peer: Peer, error: Error): void;
+  /** What subscribers of this member say. */
+  readonly feedback: Feedback;
+  readonly shortage: {
+    /** A receiver has given back blocks, for which this member waits. */
+    returned(peer: Peer): void;
+    /** A receiver elsewhere has read what was offered to it, or does not want it. */
+    landed(peer: Peer, serial: number): void;
+  };
+  readonly holdings: {
+    /** A publisher is short of blocks. */
+    vacate(peer: Peer): void;
+  };
+  readonly subscribing: {
+    /** Sends a CONSUMED record. */
+    report(origin: Origin, delivered: number, bytes: number): void;
+    /** Listens to a multicast channel's group until the returned function is called. */
+    listen(channel: string, status: Status): () => void;
+    /** Tells one peer that a subscription is over. */
+    unsubscribe(peer: Peer, id: number): void;
+  };
+  readonly faults: Faults;
 }
 
 /** The control records of frames, in order with the messages. What they say is checked before it is used (I9). */
@@ -74,9 +78,9 @@ export class ControlRecords {
       case KIND.SUBSCRIBED:
         return this.#subscribed(peer, batch, pos, payload);
       case KIND.RELEASED:
-        return this.host.holdsReleased(peer);
+        return this.host.shortage.returned(peer);
       case KIND.VACATE:
-        return this.host.vacate(peer);
+        return this.host.holdings.vacate(peer);
       case KIND.LANDED:
         return this.landed(peer, batch, pos);
       case KIND.REPAIR:
@@ -94,7 +98,7 @@ export class ControlRecords {
           origin.decoder.define(batch.bytes.slice(start, start + payload));
         } catch (error) {
           // An id is immutable: a different second definition is an error against that publisher.
-          this.host.fault(peer, asMillraceError(error, origin));
+          this.host.faults.of(peer, asMillraceError(error, origin));
         }
         return;
       case KIND.GAP: {
@@ -120,7 +124,7 @@ export class ControlRecords {
   consumed(peer: Peer, u32: Uint32Array, f64: Float64Array, word: number): void {
     if (u32[word + WORD.LENGTH]! < 16) return this.#bad(peer, 'a short CONSUMED');
     const at = (word + RECORD_BYTES / 4 + (u32[word + WORD.BITS]! >>> 18)) >>> 1;
-    this.host.consumed(peer, u32[word]!, u32[word + WORD.CORRELATION]!, f64[at]!, f64[at + 1]!);
+    this.host.feedback.consumed(peer, u32[word]!, u32[word + WORD.CORRELATION]!, f64[at]!, f64[at + 1]!);
   }
 
   /** REPAIR and MISSED: pairs of the first and the last sequence. */
@@ -137,8 +141,9 @@ export class ControlRecords {
     if (ranges.length !== count || count === 0) return this.#bad(peer, `ranges of ${payload} bytes`);
     const channel = u32[word]!;
     const generation = u32[word + WORD.CORRELATION]!;
-    if ((u32[word + WORD.BITS]! & 0xff) === KIND.REPAIR) this.host.repair(peer, channel, generation, ranges);
-    else for (const [from, to] of ranges) this.host.missed(peer, channel, generation, from, to);
+    if ((u32[word + WORD.BITS]! & 0xff) === KIND.REPAIR)
+      this.host.feedback.repair(peer, channel, generation, ranges);
+    else for (const [from, to] of ranges) this.host.feedback.missed(peer, channel, generation, from, to);
   }
 
   /** A LANDED record, which may be taken out of its order. */
@@ -149,7 +154,7 @@ export class ControlRecords {
     for (let at = start >>> 3; at < (start + payload) >>> 3; at++) {
       const serial = f64[at]!;
       if (!(Number.isSafeInteger(serial) && serial >= 1)) return this.#bad(peer, `a LANDED of ${serial}`);
-      this.host.landed(peer, serial);
+      this.host.shortage.landed(peer, serial);
     }
   }
 
@@ -184,7 +189,7 @@ export class ControlRecords {
     }
     const number = batch.u32[pos >>> 2]!;
     const codec = this.#agree(peer, subscription, body);
-    if (codec === null) return this.host.unsubscribe(peer, id);
+    if (codec === null) return this.host.subscribing.unsubscribe(peer, id);
     const { origins } = this;
     let origin = origins.of(peer)?.get(number);
     if (origin === undefined || origin.generation !== generation) {
@@ -203,7 +208,7 @@ export class ControlRecords {
       origins.add(origin);
       if (body.delivery === 'multicast') {
         origin.reorder = this.reorder(origin, subscription);
-        origin.stopListening = this.host.listen(body.name, subscription.status);
+        origin.stopListening = this.host.subscribing.listen(body.name, subscription.status);
       }
     }
     origin.attach(subscription, first);
@@ -249,7 +254,7 @@ export class ControlRecords {
     if (origin.reorder === null) return this.#ended(origin, body);
     origin.reorder.whenDone(sequence, () => {
       // It waits for this word, and a closed origin says no more.
-      if (body.how === 'closed') this.host.report(origin, origin.last, origin.consumed);
+      if (body.how === 'closed') this.host.subscribing.report(origin, origin.last, origin.consumed);
       this.#ended(origin, body);
     });
   }
@@ -266,7 +271,7 @@ export class ControlRecords {
   }
 
   #bad(peer: Peer, what: string): void {
-    this.host.fault(
+    this.host.faults.of(
       peer,
       new MillraceError('ERR_PEER_INPUT', `${peer.info.name} (${peer.info.incarnation}) sent ${what}.`),
     );

@@ -150,6 +150,6 @@ export function reportMember(
       overflow: settings.overflow,
     })),
     peers: [...engine.peers.values()].map(({ identity }) => identity),
-    faults: engine.faults,
+    faults: engine.faults.count,
   };
 }

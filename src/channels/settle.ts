@@ -90,7 +90,7 @@ export function whenDelivered(
   return new Promise((resolve) => {
     const open = new Map<Destination, { channel: string; sequence: number }>();
     const undelivered: Undelivered[] = [];
-    const release = engine.hold();
+    const release = engine.keepalive.hold();
     const say = (destination: Destination, reason: Undelivered['reason'], ambiguous: boolean) => {
       const { channel, sequence } = open.get(destination)!;
       open.delete(destination);
@@ -162,7 +162,7 @@ export function until<V>(
     if (signal?.aborted === true) return reject(aborted(what, signal));
     const first = check();
     if (first !== null) return resolve(first.value);
-    const release = engine.hold();
+    const release = engine.keepalive.hold();
     let over = false;
     const end = () => {
       over = true;

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { nativeError } from '../../native/faults.js';
 import type { Transport } from '../transport.js';
 
 /** Slots that a member posts for the datagrams of one channel: a publisher may be so many ahead of its polling. */
@@ -33,13 +34,12 @@ export class Groups {
 
   /**
    * Listens to a channel's group until the returned function has been called by each who asked.
-   * @throws NativeError what the device refuses
+   * @throws MillraceError what the device refuses
    */
   listen(channel: string): () => void {
     let entry = this.#listening.get(channel);
     if (entry === undefined) {
-      const { native, handle } = this.transport;
-      entry = { group: native.openGroup(handle, groupKey(this.domain, channel), SLOTS).group, users: 0 };
+      entry = { group: this.#open('join', channel, SLOTS).group, users: 0 };
       this.#listening.set(channel, entry);
     }
     const mine = entry;
@@ -54,11 +54,19 @@ export class Groups {
     };
   }
 
-  /** Opens the end of a publisher. @throws NativeError what the device refuses */
+  /** Opens the end of a publisher. @throws MillraceError what the device refuses */
   send(channel: string): SendingGroup {
-    const { native, handle } = this.transport;
-    const { group, room } = native.openGroup(handle, groupKey(this.domain, channel), 0);
+    const { group, room } = this.#open('send to', channel, 0);
     return { number: group, room, close: () => this.#close(group) };
+  }
+
+  #open(doing: string, channel: string, slots: number): { group: number; room: number } {
+    const { native, handle } = this.transport;
+    try {
+      return native.openGroup(handle, groupKey(this.domain, channel), slots);
+    } catch (error) {
+      throw nativeError(`${doing} the multicast group of channel ${JSON.stringify(channel)}`, native, error);
+    }
   }
 
   /** With the member all of them are closed. */

@@ -40,8 +40,10 @@ export interface SenderParts {
   stamp(): number;
   /** A flush at the end of this turn. */
   schedule(): void;
-  /** It begins or ends to hold messages back. */
-  queues(on: boolean): void;
+  readonly keepalive: {
+    /** It begins or ends to hold messages back. */
+    queues(on: boolean): void;
+  };
 }
 
 /** What it needs of its channel. */
@@ -110,7 +112,7 @@ export class Sender implements Obstacle {
       const wait = this.#bucket?.wait ?? 0;
       if (wait === 0 && this.#send(start, size, sequence)) return;
       this.sent = sequence - 1;
-      this.host.queues(true);
+      this.host.keepalive.queues(true);
       this.#later(Math.max(wait, RETRY_MS));
     }
     this.queuedBytes += size;
@@ -179,7 +181,7 @@ export class Sender implements Obstacle {
   #forgetQueue(): void {
     if (this.queuedBytes === 0) return;
     this.queuedBytes = 0;
-    this.host.queues(false);
+    this.host.keepalive.queues(false);
     this.#roomAgain();
   }
 
@@ -233,7 +235,7 @@ export class Sender implements Obstacle {
     this.host.schedule();
     this.#roomAgain();
     if (this.queuedBytes > 0) return;
-    this.host.queues(false);
+    this.host.keepalive.queues(false);
     const call = this.#whenSent;
     this.#whenSent = null;
     call?.();

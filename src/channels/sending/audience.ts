@@ -3,6 +3,7 @@ import type { Encoder } from '../codec/codec.js';
 import { type Mismatch, reportMismatch } from '../mismatch.js';
 import { keyAt } from '../overflow/index.js';
 import type { Peer, PeerSubscription } from '../peer.js';
+import type { Seals } from '../seals.js';
 import { KIND } from '../wire.js';
 import { Destination, type DestinationChannel, type DestinationMember } from './destination.js';
 import type { DestinationEnd } from './expectations.js';
@@ -12,11 +13,15 @@ import type { ReplayStore } from './replay.js';
 export interface AudienceMember extends DestinationMember {
   /** A flush at the end of this turn. */
   schedule(): void;
-  /** What is sent to that peer on that lane from here on is delivered after the subscriptions that it was told of. */
-  sealLane(peer: Peer, lane: number): void;
-  nextGeneration(): number;
-  /** Announces the channel to one peer on the control connection. */
-  announce(peer: Peer, body: Record<string, unknown>): void;
+  readonly seals: Seals;
+  readonly publishers: {
+    /** The number of a window that was never used before. */
+    nextGeneration(): number;
+  };
+  readonly membership: {
+    /** Announces the channel to one peer on the control connection. */
+    announce(peer: Peer, body: Record<string, unknown>): void;
+  };
 }
 
 /** What an audience needs of its channel. */
@@ -68,7 +73,7 @@ export class Audience {
     const { peer } = subscription;
     if (peer.gone || channel.ended === 'closed') return false;
     const refused = this.#mismatch(subscription);
-    member.announce(peer, {
+    member.membership.announce(peer, {
       channel: channel.name,
       number: channel.number,
       codec: channel.codecName,
@@ -161,8 +166,8 @@ export class Audience {
 
   #add({ peer, overflow }: PeerSubscription): Destination {
     const { member, channel } = this;
-    member.sealLane(peer, channel.lane);
-    const generation = member.nextGeneration();
+    member.seals.lane(peer, channel.lane);
+    const generation = member.publishers.nextGeneration();
     const destination = new Destination(member, channel, peer, generation, overflow, (one) =>
       this.#ended(one),
     );

@@ -21,16 +21,22 @@ export interface DestinationMember {
   readonly control: Control;
   readonly clock: Clock;
   readonly pool: Pool;
-  /** It begins or ends to hold messages back. */
-  queues(on: boolean): void;
-  /** Gap records are due within 100 ms: `reportGaps()` follows. */
-  gapDue(destination: Destination): void;
-  /** The arena has no room: serve again at the end of the turn. */
-  later(destination: Destination): void;
-  /** The subscriber holds as much of the pool as it may: serve again when it gave something back. */
-  awaitsRoom(destination: Destination): void;
-  /** A row is waited for. */
-  awaits(peer: Peer): void;
+  readonly agenda: {
+    /** Gap records are due within 100 ms: `reportGaps()` follows. */
+    gapDue(destination: Destination): void;
+    /** The arena has no room: serve again at the end of the turn. */
+    later(destination: Destination): void;
+    /** A row is waited for. */
+    awaits(peer: Peer): void;
+  };
+  readonly shortage: {
+    /** The subscriber holds as much of the pool as it may: serve again when it gave something back. */
+    awaitsRoom(destination: Destination): void;
+  };
+  readonly keepalive: {
+    /** It begins or ends to hold messages back. */
+    queues(on: boolean): void;
+  };
 }
 
 /** What a destination needs of its channel. */
@@ -184,8 +190,8 @@ export class Destination implements PeerPart {
     }
     if (this.idle) {
       this.#queues();
-      if (!room) member.awaitsRoom(this);
-      else if (stalled || fits) member.later(this);
+      if (!room) member.shortage.awaitsRoom(this);
+      else if (stalled || fits) member.agenda.later(this);
       else this.#reports.askForRoom(size, sequence);
     }
     if (!queue.push(member.transport.arena, start, size, sequence, this.key, block)) return;
@@ -209,7 +215,7 @@ export class Destination implements PeerPart {
       if (this.peer.stalled || !this.#send(this.#replay, false) || !this.#send(this.queue, true)) return;
       this.#patience.end();
       this.idle = true;
-      this.member.queues(false);
+      this.member.keepalive.queues(false);
       this.queue.adopt();
     }
     if (gaps.due && gaps.tell(channel.sequence)) gaps.due = false;
@@ -296,7 +302,7 @@ export class Destination implements PeerPart {
     if (this.gone) return;
     this.gone = true;
     this.peer.destinations.delete(this);
-    if (!this.idle) this.member.queues(false);
+    if (!this.idle) this.member.keepalive.queues(false);
     this.idle = true;
     this.#patience.end();
     this.#expected.end(why, this.channel.delivery === 'multicast');
@@ -309,13 +315,13 @@ export class Destination implements PeerPart {
 
   #queues(): void {
     this.idle = false;
-    this.member.queues(true);
+    this.member.keepalive.queues(true);
   }
 
   #drop(reason: GapReason): void {
     this.gaps.dropped(reason);
     this.channel.counts.dropped++;
-    this.member.gapDue(this);
+    this.member.agenda.gapDue(this);
   }
 
   /** Sends the oldest of `from`: kept messages, or live ones, which come in order. @returns whether all of it is sent */
@@ -333,13 +339,13 @@ export class Destination implements PeerPart {
       }
       if (block !== null && !pool.room(this.peer, block.bytes)) {
         this.#waits();
-        member.awaitsRoom(this);
+        member.shortage.awaitsRoom(this);
         return false;
       }
       const budget = window.budget(size, transport.maxRow);
       const start = live && !gaps.tell(sequence - 1) ? -1 : transport.reserve(budget);
       if (start < 0) {
-        member.later(this);
+        member.agenda.later(this);
         return false;
       }
       // A large message goes alone: the next one may have to wait for room.
@@ -378,7 +384,7 @@ export class Destination implements PeerPart {
 
   #handed(ticket: Ticket): void {
     this.peer.awaiting.push({ row: this.peer.rows, waiter: ticket });
-    this.member.awaits(this.peer);
+    this.member.agenda.awaits(this.peer);
   }
 
   #sendDone(body: Uint8Array): void {

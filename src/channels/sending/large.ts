@@ -3,6 +3,7 @@ import { writeHeaders } from '../headers.js';
 import { Loan, usedUp } from '../lending/loan.js';
 import { pack } from '../lending/pack.js';
 import { type Block, type Body, LARGE_BYTES, NO_FIELDS, type Pool, writeLarge } from '../lending/pool.js';
+import type { Seals } from '../seals.js';
 import type { Transport } from '../transport.js';
 import type { Headers } from '../types.js';
 import { type Delivery, FLAG, FRAME_BYTES, payloadLimit, RECORD_BYTES, recordSize } from '../wire.js';
@@ -17,12 +18,11 @@ const ESTIMATE = recordSize(0, LARGE_BYTES + 256);
 export interface LargeMember {
   readonly transport: Transport;
   readonly pool: Pool;
-  /** A block of the pool; what drop policies let go of makes room. Null when there is none. @throws as Pool.lend() */
-  lend(bytes: number): Block | null;
-  /** Subscriptions of this member were told to peers since `seal` was called. */
-  readonly unsealed: boolean;
-  /** Whatever is sent from here on is delivered after those subscriptions. */
-  seal(): void;
+  readonly seals: Seals;
+  readonly shortage: {
+    /** A block of the pool; what drop policies let go of makes room. Null when there is none. @throws as Pool.lend() */
+    lend(bytes: number): Block | null;
+  };
 }
 
 /** What large messages need of their channel. */
@@ -67,7 +67,7 @@ export class LargeMessages<T> {
   lend(bytes: number): Loan {
     const { member, channel } = this;
     if (channel.ended !== null) throw channel.endError;
-    const block = member.lend(bytes);
+    const block = member.shortage.lend(bytes);
     if (block !== null) return new Loan(member.pool, block);
     channel.room.wantsBlock();
     throw poolFull(bytes, member.pool.limit);
@@ -101,7 +101,7 @@ export class LargeMessages<T> {
     arena.encoding = true;
     try {
       packed = pack(channel.options.codec.name, channel.encoder, value, member.pool, (bytes) =>
-        member.lend(bytes),
+        member.shortage.lend(bytes),
       );
     } catch (error) {
       return channel.fail(error);
@@ -128,7 +128,7 @@ export class LargeMessages<T> {
     try {
       if (channel.ended !== null) return channel.refuseEnded(); // an encoder that closed the channel
       const { arena, slotBytes } = member.transport;
-      if (member.unsealed) member.seal();
+      if (member.seals.pending) member.seals.seal();
       const limit = payloadLimit(slotBytes);
       // As many records as there are destinations, and room for the headers, whose size is not known yet.
       const most = slotBytes - FRAME_BYTES;

@@ -4,7 +4,7 @@ import { announced } from '../codecs.js';
 import { writeHeaders } from '../headers.js';
 import { Loan } from '../lending/loan.js';
 import type { Block } from '../lending/pool.js';
-import type { SendingGroup } from '../multicast/groups.js';
+import type { Groups } from '../multicast/groups.js';
 import { type MulticastOptions, Sender, type SenderHost } from '../multicast/sender.js';
 import type { Status } from '../status.js';
 import type { Transport } from '../transport.js';
@@ -39,12 +39,17 @@ import { Tally } from './tally.js';
 export interface OutboundHost extends AudienceMember, LargeMember, RoomHost {
   /** Milliseconds since the epoch, taken once a turn. */
   stamp(): number;
-  /** Something is to be told at the end of the turn. */
-  dirty(tally: Tally): void;
-  /** A closed channel has told all its subscribers. */
-  finished(channel: AnyOutChannel): void;
-  /** Opens the sending end of a channel's multicast group. @throws NativeError */
-  sendingGroup(channel: string): SendingGroup;
+  readonly groups: Groups;
+  readonly agenda: AudienceMember['agenda'] &
+    RoomHost['agenda'] & {
+      /** Something is to be told at the end of the turn. */
+      dirty(tally: Tally): void;
+    };
+  readonly shortage: AudienceMember['shortage'] & LargeMember['shortage'] & RoomHost['shortage'];
+  readonly publishers: AudienceMember['publishers'] & {
+    /** A closed channel has told all its subscribers. */
+    finished(channel: AnyOutChannel): void;
+  };
 }
 
 /** A publishing channel of whatever type. */
@@ -114,10 +119,10 @@ export class OutChannel<T> implements AudienceChannel, LargeChannel<T>, SenderHo
     this.delivery = multicast === null ? 'lane' : 'multicast';
     this.encoder = codec.encoder({ selfContained: multicast !== null });
     this.codecName = announced(codec.name);
-    this.tally = new Tally(name, status, this.counts, (tally) => host.dirty(tally));
+    this.tally = new Tally(name, status, this.counts, (tally) => host.agenda.dirty(tally));
     this.room = new Room(host, options.maxWait);
     this.audience = new Audience(host, this);
-    this.sender = multicast === null ? null : new Sender(host, this, host.sendingGroup(name), multicast);
+    this.sender = multicast === null ? null : new Sender(host, this, host.groups.send(name), multicast);
     this.kept = replay > 0 ? new ReplayStore(replay, replayBytes, (block) => host.pool.unref(block)) : null;
     this.#large = new LargeMessages(host, this);
   }
@@ -150,7 +155,7 @@ export class OutChannel<T> implements AudienceChannel, LargeChannel<T>, SenderHo
       }
     }
     if (this.#unwanted) return ++this.sequence;
-    if (host.unsealed) host.seal();
+    if (host.seals.pending) host.seals.seal();
 
     const start = room.reserve();
     if (start < 0) return this.refuse('arena');
@@ -319,7 +324,7 @@ export class OutChannel<T> implements AudienceChannel, LargeChannel<T>, SenderHo
 
   /** Its last subscriber was told that it is closed. */
   finished(): void {
-    this.host.finished(this);
+    this.host.publishers.finished(this);
   }
 
   /** The member is gone: nobody waits any more. */

@@ -19,10 +19,14 @@ export interface RoomHost {
   readonly transport: Transport;
   /** Polls natively and serves who got room; delivers nothing. */
   progress(): void;
-  /** A message was refused for want of room in the arena: `arenaTurn()` follows at the end of turns. */
-  wantsArena(room: Room): void;
-  /** A message was refused for want of a block: `poolTurn()` follows when some came back. */
-  wantsBlock(room: Room): void;
+  readonly agenda: {
+    /** A message was refused for want of room in the arena: `arenaTurn()` follows at the end of turns. */
+    wantsArena(room: Room): void;
+  };
+  readonly shortage: {
+    /** A message was refused for want of a block: `poolTurn()` follows when some came back. */
+    wantsBlock(room: Room): void;
+  };
 }
 
 /** Who is full, and until when the publisher puts up with it, in clock.now(). */
@@ -135,7 +139,7 @@ export class Room {
     }
     if (start < 0) {
       this.#arenaFull = true;
-      this.host.wantsArena(this);
+      this.host.agenda.wantsArena(this);
     }
     return start;
   }
@@ -143,7 +147,7 @@ export class Room {
   /** The pool had no block. */
   wantsBlock(): void {
     this.#poolFull = true;
-    this.host.wantsBlock(this);
+    this.host.shortage.wantsBlock(this);
   }
 
   /** The end of a turn. @returns whether the arena has room again */
