@@ -2,6 +2,7 @@ import type { Codec, Decoder } from './codec/codec.js';
 import { announced } from './codecs.js';
 import type { Held } from './lending/held.js';
 import type { Landing, Waiting } from './lending/landing.js';
+import type { NotPosted } from './lending/lease.js';
 import type { Reorder } from './multicast/reorder.js';
 import type { ChannelSettings } from './options.js';
 import type { Overflow } from './overflow/index.js';
@@ -232,6 +233,8 @@ export class Origin {
   readonly line: Waiting<Origin>[] = [];
   /** Serial of the last offer of such a message. */
   offers = 0;
+  /** What its leases say to who wants to clone them. */
+  notPosted: NotPosted | null = null;
   /** Gives up what is in the line. */
   abandon: () => void = () => {};
   /** Smallest window that was asked for: CONSUMED goes out at half of it. */

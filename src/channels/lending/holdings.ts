@@ -135,7 +135,7 @@ export class Holdings {
     held.remember(subscribed);
     const { start, end } = held.body;
     const bytes = new Uint8Array(buffer, start, end - start);
-    return new Lease<T>(about(held.from, at), bytes, new HeldLease(this, held, buffer));
+    return new Lease<T>(held.from, at, bytes, new HeldLease(this, held, buffer));
   }
 
   /** One lease less. */
@@ -172,7 +172,7 @@ export class Holdings {
   copied<T>(origin: Origin, value: unknown, at: MessageAt): Lease<T> {
     const bytes = at.bytes.slice(at.headersEnd, at.payloadEnd);
     this.copies.add(bytes.length);
-    return new Lease<T>(about(origin, at), bytes, {
+    return new Lease<T>(origin, at, bytes, {
       retained: () => {},
       decode: () => value,
       release: (own) => this.native.detachBuffer(own),
@@ -283,13 +283,6 @@ class HeldLease implements LeaseEnd {
     this.held.remember(this.holdings.here('retain()'));
   }
 }
-
-const about = (from: Origin, at: MessageAt) => ({
-  channel: from.name,
-  publisher: from.peer.identity,
-  sequence: at.sequence,
-  time: at.time,
-});
 
 function decode({ from, body }: Held, buffer: ArrayBuffer): unknown {
   try {

@@ -11,22 +11,34 @@ export interface LeaseEnd {
   retained(): void;
 }
 
+/** Of whom a lease is. */
+export interface LeaseFrom {
+  readonly name: string;
+  readonly peer: { readonly identity: Publisher };
+  /** Made with its first lease. */
+  notPosted: NotPosted | null;
+}
+
 const EMPTY = new Uint8Array(0);
 
 /**
- * What a structured clone reads first: postMessage(lease) and structuredClone(lease) say what to do instead. One for all leases,
- * which so have one shape.
+ * A property of each lease of one channel that nobody reads but a structured clone: postMessage(lease) and structuredClone(lease)
+ * say what to do instead. An accessor of the lease itself would do as well, but makes each one ten times as expensive.
  */
-const NOT_POSTED: PropertyDescriptor = {
-  enumerable: true,
-  get(this: Lease<unknown>) {
-    throw new MillraceError(
-      'ERR_LEASE_POSTED',
-      `A lease of ${JSON.stringify(this.channel)} can't be posted to another thread, or copied: it belongs to the member that ` +
-        'received it. Post a copy of its bytes, let the worker join and subscribe itself, or share memory with a region: post region.handle, and open it there.',
-    );
-  },
-};
+export class NotPosted {
+  constructor(channel: string) {
+    Object.defineProperty(this, 'reason', {
+      enumerable: true,
+      get() {
+        throw new MillraceError(
+          'ERR_LEASE_POSTED',
+          `A lease of ${JSON.stringify(channel)} can't be posted to another thread, or copied: it belongs to the member that ` +
+            'received it. Post a copy of its bytes, let the worker join and subscribe itself, or share memory with a region: post region.handle, and open it there.',
+        );
+      },
+    });
+  }
+}
 
 /**
  * A received message whose bytes are the publisher's own pages, until release(). Read only: a write reaches nobody else, and
@@ -39,24 +51,23 @@ export class Lease<T = Uint8Array> implements Disposable {
   readonly sequence: number;
   /** When it was published: milliseconds since the epoch by the publisher's clock. */
   readonly time: number;
+  /** @internal */
+  readonly posted: NotPosted;
   readonly #end: LeaseEnd;
   #bytes: Uint8Array;
   #references = 1;
   #value: { readonly value: T } | null = null;
 
   /** @internal Leases are made by channel.leases(). */
-  constructor(
-    about: { channel: string; publisher: Publisher; sequence: number; time: number },
-    bytes: Uint8Array,
-    end: LeaseEnd,
-  ) {
-    this.channel = about.channel;
-    this.publisher = about.publisher;
-    this.sequence = about.sequence;
-    this.time = about.time;
+  constructor(from: LeaseFrom, at: { sequence: number; time: number }, bytes: Uint8Array, end: LeaseEnd) {
+    this.channel = from.name;
+    this.publisher = from.peer.identity;
+    this.sequence = at.sequence;
+    this.time = at.time;
+    from.notPosted ??= new NotPosted(from.name);
+    this.posted = from.notPosted;
     this.#bytes = bytes;
     this.#end = end;
-    Object.defineProperty(this, 'transfer', NOT_POSTED);
   }
 
   /** The encoded message; of length 0 after release(). */
