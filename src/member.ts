@@ -5,6 +5,7 @@ import type { Datagrams } from './steering/datagrams.js';
 import { Forwarding } from './steering/forward.js';
 import { Ports } from './steering/ports.js';
 import { Steering } from './steering/steering.js';
+import { invalidArgument } from './suggest.js';
 
 /**
  * One environment (main thread or worker) in a domain: its channels, and the rules that bring network flows into them.
@@ -26,8 +27,14 @@ export class Member<C = undefined> extends ChannelMember<C> {
     this.steering = new Steering(new Forwarding(this.#ports));
   }
 
-  /** What rules steer to that name (`to`), with addresses and times. The same object for the same name; has no memory. */
+  /**
+   * What rules steer to that name (`to`), with addresses and times. The same object for the same name; has no memory.
+   * @throws MillraceTypeError ERR_INVALID_ARGUMENT, MillraceError ERR_MEMBER_CLOSED
+   */
   datagrams(name: string): Datagrams {
+    this.checkOpen();
+    if (typeof name !== 'string' || name === '')
+      invalidArgument('datagrams()', 'the name', name, 'a string that is not empty');
     return this.#ports.stream(name);
   }
 

@@ -79,6 +79,14 @@ export function invalid(call: string, name: string, value: unknown, wanted: stri
   );
 }
 
+/** Refuses an argument that is no option. @throws MillraceTypeError ERR_INVALID_ARGUMENT */
+export function invalidArgument(call: string, name: string, value: unknown, wanted: string): never {
+  throw new MillraceTypeError(
+    'ERR_INVALID_ARGUMENT',
+    `${call}: ${name} must be ${wanted}, not ${describe(value)}.`,
+  );
+}
+
 /** An integer within bounds, or the default. @throws MillraceTypeError or MillraceRangeError ERR_INVALID_OPTION */
 export function integer(
   call: string,

@@ -81,7 +81,7 @@ Napi::Value open(const Napi::CallbackInfo& info) {
       arguments.environment().add(std::make_unique<OpenMember>(member.take(), lent));
   if (handle == 0) {
     return failed(arguments,
-                  base::Status::error(EMFILE, "open member",
+                  base::Status::error(ENOBUFS, "open member",
                                       "4095 members are open in this thread; close some"));
   }
   return Napi::Number::New(info.Env(), handle);

@@ -102,7 +102,7 @@ Napi::Value open_port(const Napi::CallbackInfo& info) {
   if (!steering.ok()) return failed(arguments, steering.status());
   const int32_t handle = arguments.environment().add(std::make_unique<OpenPort>(steering.take()));
   if (handle == 0) {
-    return failed(arguments, base::Status::error(EMFILE, "open port",
+    return failed(arguments, base::Status::error(ENOBUFS, "open port",
                                                  "4095 members and ports are open in this thread"));
   }
   return Napi::Number::New(info.Env(), handle);

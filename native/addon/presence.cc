@@ -97,7 +97,8 @@ void release_presence(int fd) {
 }
 
 bool is_present(const std::string& path) {
-  const base::Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // Whatever it is that somebody put there: opening a FIFO would wait for a writer.
+  const base::Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid()) return errno != ENOENT && errno != ENOTDIR;
   return base::any_byte_is_locked(fd.get());
 }

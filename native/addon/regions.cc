@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "addon/errors.h"
+#include "addon/shared_buffers.h"
 #include "transport/stray.h"
 
 namespace millrace::addon {
@@ -39,6 +40,11 @@ napi_value Regions::buffer(napi_env env, int32_t number) {
     napi_get_reference_value(env, open.buffer, &buffer);
     return buffer;
   }
+  const auto refused = [env] {
+    return throw_status(env, base::Status::error(EOPNOTSUPP, "show a region's bytes",
+                                                 "this host refuses memory that is not its own"));
+  };
+  if (!external_buffers_allowed()) return refused();
   const std::span<std::byte> bytes = open.region->bytes();
   auto* const owner = new Memory{open.region->mapping()};
   if (!open.region->writable())
@@ -48,8 +54,7 @@ napi_value Regions::buffer(napi_env env, int32_t number) {
       napi_create_external_arraybuffer(env, bytes.data(), bytes.size(), release, owner, &buffer);
   if (status != napi_ok) {
     delete owner;
-    return throw_status(env, base::Status::error(EOPNOTSUPP, "show a region's bytes",
-                                                 "this host refuses memory that is not its own"));
+    return refused();
   }
   napi_create_reference(env, buffer, 1, &open.buffer);
   return buffer;

@@ -80,6 +80,16 @@ std::string no_space_detail(const std::string& path, size_t wanted, uint64_t ava
 
 namespace {
 
+/** Why the file system of `fd` says ENOSPC: it may lack inodes instead of bytes. */
+std::string no_room(int fd, const std::string& name, size_t bytes) {
+  struct statvfs fs;
+  if (fstatvfs(fd, &fs) == 0 && fs.f_files > 0 && fs.f_ffree == 0) {
+    return format("%s: the filesystem has room for %llu files, and none is left", name.c_str(),
+                  static_cast<unsigned long long>(fs.f_files));
+  }
+  return no_space_detail(name, bytes, free_bytes(fd));
+}
+
 /** What is known to fail, found before anything is taken from the others on the filesystem. */
 Status check_room(int fd, size_t bytes, const std::string& name) {
   rlimit limit;
@@ -142,8 +152,7 @@ Result<Fd> create_reserved(int dir, const std::string& name, size_t bytes, mode_
   if (!fd.valid()) {
     const int error = errno;
     if (error == ENOSPC) {
-      return Status::error(error, "create shared memory file",
-                           no_space_detail(name, bytes, dir >= 0 ? free_bytes(dir) : 0));
+      return Status::error(error, "create shared memory file", no_room(dir, name, bytes));
     }
     return Status::error(error, "create shared memory file",
                          format("%s: %s", name.c_str(), strerror(error)));

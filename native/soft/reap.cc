@@ -61,7 +61,7 @@ bool parse_ring(const std::string& name, uint32_t* slot, uint32_t* incarnation) 
 /** Whether a ring was claimed in its receiver's directory. Read, not mapped: the file may be
  * shorter than a ring. */
 bool ring_is_claimed(int folder, const std::string& name) {
-  base::Fd fd(openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  base::Fd fd(openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   uint32_t claimed = 0;
   if (!fd.valid()) return true;
   const ssize_t n = pread(fd.get(), &claimed, sizeof(claimed), offsetof(Ring, claimed));

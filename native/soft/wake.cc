@@ -25,7 +25,7 @@ base::Result<WakeFifo> WakeFifo::create(Process& process) {
     fifo.number_ = process.next_channel();
   }
   if (fifo.number_ >= kNoChannel) {
-    return base::Status::error(EMFILE, "create a wake-up FIFO",
+    return base::Status::error(ENOBUFS, "create a wake-up FIFO",
                                base::format("a process can create %u in its life", kNoChannel));
   }
   const int folder = process.root().folder();

@@ -22,7 +22,7 @@ base::Result<OpenGroup> Member::Core::open_group(const GroupKey& key, uint32_t s
   auto at = std::find_if(groups_.begin(), groups_.end(),
                          [](const GroupEnd& end) { return !end.sender && !end.listener; });
   if (at == groups_.end() && groups_.size() == kMaxGroups) {
-    return base::Status::error(EMFILE, kWhat,
+    return base::Status::error(ENOBUFS, kWhat,
                                base::format("a member has at most %u open at once", kMaxGroups));
   }
   const GroupParts parts = {context_.get(),  pd_.get(),     channel_.get(),

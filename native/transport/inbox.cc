@@ -104,7 +104,7 @@ base::Status Inbox::add_extent(uint32_t count) {
 
 base::Status Inbox::grow() {
   if (slots() >= options_.max_slots) {
-    return base::Status::error(ENOSPC, "grow the inbox",
+    return base::Status::error(ENOBUFS, "grow the inbox",
                                base::format("it has %u slots, and maxSlots is %u; raise maxSlots",
                                             slots(), options_.max_slots));
   }

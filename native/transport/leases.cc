@@ -73,7 +73,8 @@ base::Result<Leases::File*> Leases::file(uint64_t incarnation, Publisher& of,
       // Of slabs that the publisher has given up, most likely.
       std::erase_if(of.files, [](const auto& entry) { return entry.second.holds == 0; });
     }
-    base::Fd fd(openat(folder_.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    base::Fd fd(
+        openat(folder_.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!fd.valid()) return failure(errno, "open a pool's file", name);
     struct stat stat;
     if (fstat(fd.get(), &stat) != 0) return failure(errno, "look at a pool's file", name);

@@ -242,7 +242,7 @@ Peer* Member::Core::find(uint32_t index, uint32_t generation) {
 base::Result<Offer> Member::Core::offer() {
   if (closed_) return base::Status::error(EBADF, "offer", "the member is closed");
   if (free_peers_.empty()) {
-    return base::Status::error(EMFILE, "offer",
+    return base::Status::error(ENOBUFS, "offer",
                                base::format("a member has at most %u peers", kMaxPeers));
   }
   // The floor is promised for ever, so it must be posted (I2). Beyond it, growing is welcome but
@@ -255,7 +255,7 @@ base::Result<Offer> Member::Core::offer() {
   }
   if (inbox_->pool() < kFloorSlots) {
     return base::Status::error(
-        ENOSPC, "offer",
+        ENOBUFS, "offer",
         base::format("the inbox has %u slots, all promised, and maxSlots is %u", inbox_->slots(),
                      inbox_->max_slots()));
   }
@@ -420,8 +420,9 @@ base::Result<uint32_t> Member::Core::open_lane() {
     event(EventKind::kLane, -1, static_cast<int32_t>(number), static_cast<int32_t>(LaneState::kUp));
     return number;
   }
-  return base::Status::error(EMFILE, "open a lane",
-                             base::format("a member has at most %u lanes", kMaxLanes));
+  return base::Status::error(
+      ENOBUFS, "open a lane",
+      base::format("a member has at most %u lanes, its shared one included", kMaxLanes));
 }
 
 base::Status Member::Core::close_lane(uint32_t lane) {

@@ -132,7 +132,7 @@ base::Result<uint32_t> Steering::open_queue() {
   auto place = std::find(queues_.begin(), queues_.end(), nullptr);
   if (place == queues_.end()) {
     if (queues_.size() == kMaxQueues)
-      return base::Status::error(EMFILE, "open a queue", "all 65536 queues are open");
+      return base::Status::error(ENOBUFS, "open a queue", "all 65536 queues are open");
     place = queues_.insert(place, nullptr);
   }
   auto queue = std::make_unique<Queue>();

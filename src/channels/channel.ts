@@ -1,7 +1,7 @@
 import type { ReadableStream, WritableStream } from 'node:stream/web';
 import { Observable, type Observer, type Subscriber } from 'rxjs';
 import { type AnyMillraceError, MillraceError, MillraceRangeError } from '../errors.js';
-import { checkNames, integer } from '../suggest.js';
+import { checkNames, describe, integer } from '../suggest.js';
 import { doneBody } from './bodies.js';
 import {
   type DrainOptions,
@@ -22,6 +22,7 @@ import { Listening } from './listening.js';
 import { abortSignal, type ChannelSettings, milliseconds } from './options.js';
 import { validator } from './schema.js';
 import type { AnyOutChannel, OutChannel } from './sending/outbound.js';
+import { notEncoded } from './sending/refusals.js';
 import { REFUSED } from './sending/tally.js';
 import { Publication, until, whenDelivered } from './settle.js';
 import { Status } from './status.js';
@@ -65,7 +66,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
   readonly #counts: InboundCounts;
   #out: OutChannel<In> | null = null;
   #closed = false;
-  /** Why it cannot publish: the device refused what that takes. */
+  /** Why it cannot publish: the device refused what that takes, or the codec made no encoder. */
   #openError: AnyMillraceError | null = null;
   /** Messages for a channel that was closed before it ever published. */
   #refusedClosed = 0;
@@ -117,7 +118,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     if (!Number.isSafeInteger(bytes) || bytes < 1) {
       throw new MillraceRangeError(
         'ERR_INVALID_ARGUMENT',
-        `loan(): bytes must be an integer from 1 on, not ${String(bytes)}.`,
+        `loan(): bytes must be an integer from 1 on, not ${describe(bytes)}.`,
       );
     }
     const out = this.#publisher();
@@ -167,9 +168,11 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
 
   /**
    * Resolves when a message would be taken: at once, or when slow `wait` subscribers have room again.
-   * @throws MillraceError (rejects) ERR_ABORTED; ERR_PUBLISHING_ENDED or ERR_CHANNEL_CLOSED when that will never be
+   * @throws MillraceError (rejects) ERR_ABORTED; ERR_PUBLISHING_ENDED, ERR_CHANNEL_CLOSED or ERR_MEMBER_CLOSED when that will
+   *   never be; MillraceTypeError ERR_INVALID_OPTION for what is no signal
    */
   whenWritable(signal?: AbortSignal): Promise<void> {
+    abortSignal('whenWritable()', signal);
     const out = this.#publisher();
     if (out === null) return Promise.reject(this.#closedError());
     return until(
@@ -315,7 +318,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
       offer: (value) => this.offer(value),
       whenWritable: (signal) => this.whenWritable(signal),
       throwRefusal: () => {
-        if (this.#out === null) throw this.#closedError();
+        if (this.#closed || this.#out === null) throw this.#closedError();
         if (this.#out.tally.lastCode !== REFUSED.FULL) throw this.#out.tally.lastError as MillraceError;
       },
       complete: () => this.complete(),
@@ -406,7 +409,8 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
 
   /** A channel becomes a publisher when it is first used as one: pure subscribers are no publishers to anybody. */
   #publisher(): OutChannel<In> | null {
-    if (this.#out !== null || this.#closed || this.#openError !== null) return this.#out;
+    if (this.#closed) return null;
+    if (this.#out !== null || this.#openError !== null) return this.#out;
     const { codec, schema, schemaId, validate, maxQueueBytes, maxWait, replay, replayBytes, lane } =
       this.#settings;
     const { delivery, pace, repair, repairBytes } = this.#settings;
@@ -420,15 +424,15 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
           maxWait,
           replay,
           replayBytes,
-          lane: lane === 'own' ? this.#engine.publishers.openLane() : 0,
+          lane: lane === 'own' ? this.#engine.publishers.openLane(this.name) : 0,
           multicast: delivery === 'multicast' ? { pace, repair, repairBytes } : null,
           validate: schema === null || validate === 'off' ? null : validator(schema, validate),
         },
         this.#status,
       );
     } catch (error) {
-      if (delivery === 'lane') throw error;
-      this.#openError = error as AnyMillraceError;
+      // Anything else than a typed error is the codec's own.
+      this.#openError = notEncoded(this.name, codec?.name ?? '', error);
       this.#status.emit({ type: 'fault', error: this.#openError });
     }
     return this.#out;

@@ -28,7 +28,8 @@ export interface JoinParts {
 }
 
 function standardName(): string {
-  const program = basename(process.argv[1] ?? 'node');
+  // A file's name may have control characters; a member's may not.
+  const program = basename(process.argv[1] ?? 'node').replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, '?');
   return `${program}-${process.pid}${isMainThread ? '' : `-${threadId}`}`.slice(-256);
 }
 

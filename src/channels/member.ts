@@ -10,9 +10,9 @@ import {
   type RegionOffer,
   type RegionOptions,
 } from '../regions/options.js';
-import type { Region } from '../regions/region.js';
+import { Region } from '../regions/region.js';
 import { Regions } from '../regions/regions.js';
-import { checkNames } from '../suggest.js';
+import { checkNames, invalidArgument } from '../suggest.js';
 import { type DrainOptions, drainOptions, type FlushOptions } from './calls.js';
 import { Channel } from './channel.js';
 import type { Codec } from './codec/index.js';
@@ -135,7 +135,7 @@ export class Member<C = undefined> implements AsyncDisposable {
   channel<T>(name: FreeName<C>, options: ChannelOptions<T> & { readonly codec: Codec<T> }): Channel<T>;
   channel<T = unknown>(name: FreeName<C>, options?: ChannelOptions<T>): Channel<T>;
   channel(name: string, options?: object): unknown {
-    this.#checkOpen();
+    this.checkOpen();
     checkChannelName(name);
     const open = this.#channels.get(name);
     if (open !== undefined && options === undefined) return open;
@@ -161,7 +161,7 @@ export class Member<C = undefined> implements AsyncDisposable {
    *   ERR_MEMBER_CLOSED
    */
   pattern<T = ContractValue<C>>(text: string, options?: PatternOptions<T>): Pattern<T> {
-    this.#checkOpen();
+    this.checkOpen();
     const parsed = parsePattern(text);
     const open = this.#patterns.get(text);
     if (open !== undefined && options === undefined) return open as Pattern<T>;
@@ -188,7 +188,7 @@ export class Member<C = undefined> implements AsyncDisposable {
    *   ERR_REGION_LIMIT, ERR_MEMLOCK, ERR_FOLDER_ACCESS, ERR_OUT_OF_FILES, ERR_MEMBER_CLOSED, and nothing is left behind then
    */
   region(options: RegionOptions): Region {
-    this.#checkOpen();
+    this.checkOpen();
     return this.#regions.create(options);
   }
 
@@ -199,7 +199,7 @@ export class Member<C = undefined> implements AsyncDisposable {
    *   (names both), ERR_REGION_GONE, ERR_REGION_HANDLE, ERR_REGION_RESHARE, ERR_REGION_LIMIT, ERR_MEMLOCK, ERR_MEMBER_CLOSED
    */
   openRegion(handle: string, options?: OpenRegionOptions): Region {
-    this.#checkOpen();
+    this.checkOpen();
     return this.#regions.open(handle, options);
   }
 
@@ -208,12 +208,13 @@ export class Member<C = undefined> implements AsyncDisposable {
    * host to host, and that member does nothing for it. In pieces, with 4 MiB in flight at most for all fetches of this member. The
    * region's bytes may change until the promise has settled.
    * @returns resolves when all bytes are here; the other member may then close its region or use it again
-   * @throws (rejects) MillraceError ERR_PEER_LOST (it left or died), ERR_REGION_GONE (it closed its region), ERR_ABORTED, ERR_NATIVE,
-   *   ERR_MEMBER_CLOSED; MillraceTypeError, MillraceRangeError: ERR_UNKNOWN_OPTION, ERR_INVALID_OPTION, ERR_INVALID_ARGUMENT
+   * @throws (rejects) MillraceError ERR_PEER_LOST (it left or died), ERR_REGION_GONE (it closed its region), ERR_REGION_ACCESS (`into`
+   *   is open for reading only), ERR_REGION_CLOSED, ERR_ABORTED, ERR_NATIVE, ERR_MEMBER_CLOSED; MillraceTypeError, MillraceRangeError: ERR_UNKNOWN_OPTION, ERR_INVALID_OPTION, ERR_INVALID_ARGUMENT
    */
   async fetch(offer: RegionOffer, into: Region, options: FetchOptions = {}): Promise<void> {
-    this.#checkOpen();
-    const at = fetchSettings(offer, into.byteLength, options);
+    this.checkOpen();
+    if (!(into instanceof Region)) invalidArgument('fetch()', 'into', into, 'a region');
+    const at = fetchSettings(offer, into, options);
     abortSignal('fetch()', options.signal);
     return this.#engine.fetches.start(offer, into, options, at);
   }
@@ -331,7 +332,8 @@ export class Member<C = undefined> implements AsyncDisposable {
     return whenDelivered(this.#engine, channels, timeout, signal);
   }
 
-  #checkOpen(): void {
+  /** @internal @throws MillraceError ERR_MEMBER_CLOSED */
+  protected checkOpen(): void {
     if (this.#left === null) return;
     throw new MillraceError(
       'ERR_MEMBER_CLOSED',

@@ -1,4 +1,5 @@
 import { MillraceTypeError } from '../errors.js';
+import { describe } from '../suggest.js';
 
 /** Longest channel name or pattern, in bytes of UTF-8. */
 export const MAX_NAME_BYTES = 255;
@@ -7,6 +8,9 @@ export const MAX_NAME_BYTES = 255;
 const CONTROL = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/;
 // A lone surrogate has no UTF-8 form, so two different names would become one on the wire.
 const LONE_SURROGATE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
+
+/** Whether a text can be shown in a line of a terminal, and has a form in UTF-8. */
+export const isPrintable = (text: string): boolean => !CONTROL.test(text) && !LONE_SURROGATE.test(text);
 
 function shown(text: string): string {
   const short = text.length > 60 ? `${text.slice(0, 57)}…` : text;
@@ -21,7 +25,7 @@ function refuse(what: 'channel name' | 'pattern', text: unknown, why: string, re
 
 function checkTokens(what: 'channel name' | 'pattern', text: unknown): asserts text is string {
   if (typeof text !== 'string') {
-    refuse(what, text, `it is ${text === null ? 'null' : `a ${typeof text}`}`, 'Pass a string.');
+    refuse(what, text, `it is ${describe(text)}`, 'Pass a string.');
   }
   if (text.length === 0)
     refuse(what, text, 'it is empty', 'Use dot-separated tokens, such as "ticks.eurusd".');

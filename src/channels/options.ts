@@ -3,6 +3,7 @@ import { MillraceRangeError, MillraceTypeError } from '../errors.js';
 import type { FaultOptions } from '../native/open-options.js';
 import { checkNames, flag, integer, invalid, oneOf } from '../suggest.js';
 import { type Codec, type CodecOption, resolveCodec } from './codec/index.js';
+import { isPrintable } from './names.js';
 import { isOverflow, type Overflow, POLICIES } from './overflow/index.js';
 import type { WaitMode } from './pump.js';
 import { type ValidateMode, validator } from './schema.js';
@@ -10,7 +11,10 @@ import type { Delivery } from './wire.js';
 
 /** What join() takes besides the domain's name. */
 export interface JoinOptions {
-  /** This member's name, for people: shown to others and by `millrace ls`. The program's name and pid unless given. */
+  /**
+   * This member's name, for people: shown to others and by `millrace ls`. 1 to 256 characters, none of them a control
+   * character. The program's name and pid unless given.
+   */
   readonly name?: string;
   /** `'soft'` (the software device over shared memory), `'auto'`, or an RDMA device's name. MILLRACE_DEVICE unless given. */
   readonly device?: string;
@@ -33,7 +37,7 @@ export interface JoinOptions {
   readonly heldBytes?: number;
   /** Aborts the join. Has no effect once it has resolved. */
   readonly signal?: AbortSignal;
-  /** Faults that the device is told to make, for tests. */
+  /** @internal Faults that the device is told to make, for tests. */
   readonly faults?: FaultOptions;
 }
 
@@ -125,18 +129,19 @@ const MIB = 1024 * KIB;
 
 // ---- values ----------------------------------------------------------------------------------------------------------
 
-/** A time in ms, Infinity allowed, or the default. */
+/** What a timer of Node.js can wait for: about 24 days. It takes a longer time for none at all. */
+const LONGEST_MS = 2 ** 31 - 1;
+
+/** A time in ms, Infinity allowed, or the default. @throws MillraceTypeError, MillraceRangeError ERR_INVALID_OPTION */
 export function milliseconds(call: string, name: string, value: unknown, standard: number): number {
   if (value === undefined) return standard;
   if (typeof value !== 'number' || Number.isNaN(value))
     invalid(call, name, value, 'a number of milliseconds');
-  if (value < 0) {
+  if (value < 0 || (value > LONGEST_MS && Number.isFinite(value))) {
     throw new MillraceRangeError(
       'ERR_INVALID_OPTION',
-      `${call}: ${name} must not be negative, not ${value}.`,
-      {
-        details: { option: name, value },
-      },
+      `${call}: ${name} must be from 0 to ${LONGEST_MS} ms, or Infinity, not ${value}.`,
+      { details: { option: name, value, least: 0, most: LONGEST_MS } },
     );
   }
   return value;
@@ -164,8 +169,10 @@ function overflowOf(call: string, value: unknown, standard: Overflow): Overflow 
       "a property path such as 'order.id', since the publisher evaluates it and functions don't travel",
     );
   }
-  oneOf(call, 'overflow', value, 'wait', POLICIES);
-  invalid(call, 'overflow', value, `one of ${POLICIES.join(', ')} or { latestBy: path }`);
+  // A word gets the nearest one as a proposal.
+  if (typeof value === 'string') return oneOf(call, 'overflow', value, 'wait', POLICIES);
+  const words = POLICIES.map((one) => `'${one}'`).join(', ');
+  invalid(call, 'overflow', value, `one of ${words}, or { latestBy: path }`);
 }
 
 const SUBSCRIBER = ['overflow', 'windowBytes', 'replay', 'replayBytes', 'echo'] as const;
@@ -294,8 +301,8 @@ export function joinSettings(given: JoinOptions, standardName: string): JoinSett
   const call = 'join()';
   checkNames(call, given, JOIN);
   const { name = standardName, device = process.env.MILLRACE_DEVICE || 'soft' } = given;
-  if (typeof name !== 'string' || name.length === 0 || name.length > 256) {
-    invalid(call, 'name', name, 'a string of 1 to 256 characters');
+  if (typeof name !== 'string' || name.length === 0 || name.length > 256 || !isPrintable(name)) {
+    invalid(call, 'name', name, 'a string of 1 to 256 characters, without control characters');
   }
   if (typeof device !== 'string' || device.length === 0) invalid(call, 'device', device, 'a device name');
   const slotBytes = integer(call, 'slotBytes', given.slotBytes, 16 * KIB, 4 * KIB, MIB, 64);

@@ -1,5 +1,5 @@
 import { join, resolve } from 'node:path';
-import { MillraceError } from '../errors.js';
+import { MillraceTypeError } from '../errors.js';
 
 /**
  * Where a domain lives on a host:
@@ -43,7 +43,7 @@ export function rootFolder(base: string, uid: number = userId()): string {
   return join(base, `millrace.${LAYOUT}.${uid}`);
 }
 
-/** The folder of a domain. @throws MillraceError `ERR_DOMAIN_NAME` */
+/** The folder of a domain. @throws MillraceTypeError `ERR_DOMAIN_NAME` */
 export function domainFolder(base: string, domain: string, uid: number = userId()): string {
   return join(rootFolder(base, uid), encodeDomain(domain));
 }
@@ -51,11 +51,11 @@ export function domainFolder(base: string, domain: string, uid: number = userId(
 /**
  * A domain's name as a file name: letters, digits, `_`, `-` and inner dots stay, every other byte of its UTF-8 is
  * percent-encoded. Reversed by {@link decodeDomain}.
- * @throws MillraceError `ERR_DOMAIN_NAME` for a name that is empty, too long, not well-formed, or has control characters
+ * @throws MillraceTypeError `ERR_DOMAIN_NAME` for a name that is empty, too long, not well-formed, or has control characters
  */
 export function encodeDomain(domain: string): string {
   if (typeof domain !== 'string' || domain === '') {
-    throw new MillraceError(
+    throw new MillraceTypeError(
       'ERR_DOMAIN_NAME',
       `A domain's name must be a string that is not empty; this is ${JSON.stringify(domain) ?? typeof domain}.`,
     );
@@ -63,7 +63,7 @@ export function encodeDomain(domain: string): string {
   for (const character of domain) {
     const code = character.codePointAt(0)!;
     if (code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0xd800 && code < 0xe000)) {
-      throw new MillraceError(
+      throw new MillraceTypeError(
         'ERR_DOMAIN_NAME',
         `The domain name ${JSON.stringify(domain)} contains the character U+${code.toString(16).toUpperCase().padStart(4, '0')}, ` +
           'a control character or half of a surrogate pair. Use printable characters.',
@@ -77,7 +77,7 @@ export function encodeDomain(domain: string): string {
     encoded += plain ? character : `%${byte.toString(16).toUpperCase().padStart(2, '0')}`;
   }
   if (encoded.length > NAME_MAX) {
-    throw new MillraceError(
+    throw new MillraceTypeError(
       'ERR_DOMAIN_NAME',
       `The domain name ${JSON.stringify(domain.slice(0, 40))}… takes ${encoded.length} bytes as a folder's name, and the ` +
         `limit is ${NAME_MAX}. Use a shorter name; characters other than A-Z a-z 0-9 _ - . take three bytes or more.`,

@@ -95,10 +95,13 @@ export class Registration {
       } catch (error) {
         const code = errnoName(error);
         if (code === 'ENOENT' || code === 'EAGAIN') continue;
+        // What is said of the file system is how it was then.
+        const failure =
+          code === 'ENOSPC' || code === 'EMFILE' || code === 'EACCES'
+            ? systemError('create the presence file', path, base, error)
+            : nativeError(`lock the presence file ${path}`, native, error);
         removeFolders(folder);
-        throw code === 'ENOSPC' || code === 'EMFILE' || code === 'EACCES'
-          ? systemError('create the presence file', path, base, error)
-          : nativeError(`lock the presence file ${path}`, native, error);
+        throw failure;
       }
       let descriptor: number | undefined;
       try {
@@ -111,10 +114,11 @@ export class Registration {
         }
       } catch (error) {
         if (errnoName(error) !== 'ENOENT') {
+          const failure = systemError('write the presence file', path, base, error);
           unlink(path);
           abandon(native, token, descriptor);
           removeFolders(folder);
-          throw systemError('write the presence file', path, base, error);
+          throw failure;
         }
       }
       unlink(path);
@@ -287,7 +291,7 @@ export function readNote(folder: string, entry: RegistryEntry): PresenceNote {
   let value: Partial<Record<keyof PresenceNote, unknown>> = {};
   try {
     const name = entry.staged ? stagedName(entry.incarnation) : lockName(entry.incarnation);
-    value = JSON.parse(fs.readFileSync(join(folder, name), 'utf8').slice(0, 4096)) ?? {};
+    value = JSON.parse(readStart(join(folder, name))) ?? {};
   } catch {
     // Gone meanwhile, or not written yet.
   }
@@ -296,6 +300,18 @@ export function readNote(folder: string, entry: RegistryEntry): PresenceNote {
     name: typeof value.name === 'string' ? value.name : '?',
     started: typeof value.started === 'number' && Number.isFinite(value.started) ? value.started : 0,
   };
+}
+
+/** The first 4 KiB of a file, whatever it is: a FIFO has nothing, and is not waited for. */
+function readStart(path: string): string {
+  const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = fs.constants;
+  const file = fs.openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  try {
+    const bytes = Buffer.alloc(4096);
+    return bytes.toString('utf8', 0, fs.readSync(file, bytes));
+  } finally {
+    fs.closeSync(file);
+  }
 }
 
 /** The domains of a user that have a folder, members or not. */

@@ -38,7 +38,7 @@ export interface Survey {
  * Asks every member of a domain what it does. Never throws for what members do; a folder that does not exist is an empty
  * domain.
  * @param timeout how long to wait for the slowest, in ms
- * @throws MillraceError `ERR_DOMAIN_NAME`
+ * @throws MillraceTypeError `ERR_DOMAIN_NAME`
  */
 export async function survey(
   native: Native,

@@ -28,12 +28,15 @@ export function errnoName(error: unknown): string | undefined {
   return typeof code === 'string' && /^E[A-Z0-9]+$/.test(code) ? code : undefined;
 }
 
-/** Free and total bytes of the file system under a path, as words for a message. */
+/** Free and total bytes of the file system under a path, as words for a message; files, where it is those that lack. */
 function freeSpace(path: string): { text: string; free?: number; total?: number } {
   try {
-    const { bavail, blocks, bsize } = statfsSync(path);
+    const { bavail, blocks, bsize, ffree, files } = statfsSync(path);
     return {
-      text: `${bavail * bsize} of ${blocks * bsize} bytes are free`,
+      text:
+        files > 0 && ffree === 0
+          ? `which has room for ${files} files, and none is left`
+          : `${bavail * bsize} of ${blocks * bsize} bytes are free`,
       free: bavail * bsize,
       total: blocks * bsize,
     };

@@ -1,5 +1,5 @@
-import { MillraceError } from '../errors.js';
-import { checkNames, flag, integer, invalid, oneOf } from '../suggest.js';
+import { MillraceError, MillraceRangeError } from '../errors.js';
+import { checkNames, flag, integer, invalid, invalidArgument, oneOf } from '../suggest.js';
 
 /** What a class of users may do with a region. Writing includes reading: no memory can be written only. */
 export type RegionRight = 'none' | 'read' | 'write';
@@ -65,7 +65,8 @@ const ALIGNMENT = 4n * 2n ** 20n;
 /** Reads member.region()'s options. @throws MillraceTypeError, MillraceRangeError */
 export function regionSettings(options: RegionOptions): { bytes: number; mode: number; hugePages: 0 | 1 } {
   const call = 'region()';
-  checkNames(call, options ?? null, ['bytes', 'access', 'hugePages']);
+  if (options === undefined) invalidArgument(call, 'the options', options, '{ bytes } at least');
+  checkNames(call, options, ['bytes', 'access', 'hugePages']);
   const { access = {} } = options;
   if (typeof access === 'string') {
     invalid(
@@ -108,8 +109,16 @@ export function openSettings(options: OpenRegionOptions | undefined): {
   return { access: oneOf(call, 'access', access, 'read', ACCESSES), address };
 }
 
-/** Reads member.fetch()'s arguments. @returns where in the region the bytes go. @throws MillraceTypeError, MillraceRangeError */
-export function fetchSettings(offer: RegionOffer, room: number, options: FetchOptions): number {
+/**
+ * Reads member.fetch()'s arguments.
+ * @returns where in the region the bytes go
+ * @throws MillraceTypeError, MillraceRangeError, MillraceError ERR_REGION_ACCESS
+ */
+export function fetchSettings(
+  offer: RegionOffer,
+  into: { readonly byteLength: number; readonly access: RegionAccess },
+  options: FetchOptions,
+): number {
   const call = 'fetch()';
   checkNames(`${call}: offer`, offer ?? null, ['incarnation', 'address', 'rkey', 'bytes']);
   checkNames(call, options, ['at', 'signal', 'onProgress']);
@@ -118,6 +127,20 @@ export function fetchSettings(offer: RegionOffer, room: number, options: FetchOp
   integer(call, 'offer.rkey', offer.rkey ?? null, 0, 0, 2 ** 32 - 1);
   if (options.onProgress !== undefined && typeof options.onProgress !== 'function')
     invalid(call, 'onProgress', options.onProgress, 'a function');
+  if (into.access !== 'write') {
+    throw new MillraceError(
+      'ERR_REGION_ACCESS',
+      `${call}: the region is open for reading only. Open it with access: 'write', or make one.`,
+    );
+  }
+  const room = into.byteLength;
+  if (offer.bytes > room) {
+    throw new MillraceRangeError(
+      'ERR_INVALID_OPTION',
+      `${call}: the offer is of ${offer.bytes} bytes, and the region has ${room}.`,
+      { details: { option: 'offer.bytes', value: offer.bytes, most: room } },
+    );
+  }
   return integer(call, 'at', options.at, 0, 0, room - offer.bytes);
 }
 

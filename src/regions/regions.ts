@@ -1,6 +1,5 @@
-import { MillraceTypeError } from '../errors.js';
 import type { Native } from '../native/binding.js';
-import { describe } from '../suggest.js';
+import { describe, invalidArgument } from '../suggest.js';
 import { regionError } from './faults.js';
 import { type OpenRegionOptions, openSettings, type RegionOptions, regionSettings } from './options.js';
 import { Region, type RegionHost } from './region.js';
@@ -35,12 +34,7 @@ export class Regions implements RegionHost {
 
   /** member.openRegion() */
   open(text: string, options: OpenRegionOptions | undefined): Region {
-    if (typeof text !== 'string') {
-      throw new MillraceTypeError(
-        'ERR_INVALID_ARGUMENT',
-        `openRegion(): the handle must be a string, not ${describe(text)}.`,
-      );
-    }
+    if (typeof text !== 'string') invalidArgument('openRegion()', 'the handle', text, 'a string');
     const { access, address } = openSettings(options);
     try {
       const opened = this.native.openRegion(this.handle, text, access === 'write', address);

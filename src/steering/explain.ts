@@ -1,3 +1,4 @@
+import { invalidArgument } from '../suggest.js';
 import { macText, maskedIpText } from './addresses.js';
 import { FIELDS, type Field, type FieldName, LAYER, layersOf, readNumber } from './fields.js';
 import { type Mismatch, mismatches } from './match.js';
@@ -23,8 +24,16 @@ export interface Explanation {
   readonly verdicts: readonly RuleVerdict[];
 }
 
-/** Which rules take a packet, and why each of the others does not. Pure. */
+/**
+ * Which rules take a packet, and why each of the others does not. Pure.
+ * @param rules as checkRules() or `steering.rules` gives them
+ * @param packet as decodePacket() gives it
+ * @throws MillraceTypeError ERR_INVALID_ARGUMENT
+ */
 export function explain(rules: readonly Rule[], packet: Packet): Explanation {
+  if (!Array.isArray(rules)) invalidArgument('explain()', 'the rules', rules, 'an array');
+  if (!(packet?.headers instanceof Uint8Array))
+    invalidArgument('explain()', 'the packet', packet, 'what decodePacket() returns');
   const why = new Map(rules.map((rule) => [rule, mismatches(rule, packet)]));
   const { takers, sniffers, droppedBy, losers } = decide(rules.filter((rule) => why.get(rule)!.length === 0));
   const verdicts = rules.map((rule): RuleVerdict => {

@@ -1,3 +1,4 @@
+import { invalidArgument } from '../suggest.js';
 import { ipText, macText } from './addresses.js';
 import { addLayers, FIELDS, HEADER_BYTES, LAYER, layersOf, readNumber } from './fields.js';
 
@@ -21,9 +22,12 @@ const MAX_EXTENSIONS = 8;
 /**
  * Reads the headers of an Ethernet frame, never beyond its end: the counterpart of parse_frame() in native/soft/packet.cc,
  * and as lenient. Reading ends where a header is cut off or contradicts itself; what was read before stays. Tunnels are not
- * looked into. @returns undefined when there is not even an Ethernet header
+ * looked into.
+ * @returns undefined when there is not even an Ethernet header
+ * @throws MillraceTypeError ERR_INVALID_ARGUMENT for what are no bytes
  */
 export function decodePacket(frame: Uint8Array, port?: string): Packet | undefined {
+  if (!(frame instanceof Uint8Array)) invalidArgument('decodePacket()', 'the frame', frame, 'a Uint8Array');
   if (frame.length < 14) return undefined;
   const headers = new Uint8Array(HEADER_BYTES);
   headers.set(frame.subarray(0, 14));

@@ -1,3 +1,4 @@
+import { invalidArgument } from '../suggest.js';
 import { findConflicts } from './conflicts.js';
 import { parseRule, type Where } from './parse.js';
 import { errorsOf, type Problem, rulesError } from './problem.js';
@@ -29,12 +30,18 @@ export function readRules(
   return { rules, problems: [...problems, ...findConflicts(rules)] };
 }
 
+/** A set of rules is an array, whatever is in it. @throws MillraceTypeError ERR_INVALID_ARGUMENT */
+export function checkList(call: string, inputs: unknown): void {
+  if (!Array.isArray(inputs)) invalidArgument(call, 'the rules', inputs, 'an array');
+}
+
 /**
  * Checks rules without a device, as {@link Steering.replace} would.
  * @returns the rules, and warnings
- * @throws MillraceTypeError ERR_STEERING_RULE with all problems in `details.problems`
+ * @throws MillraceTypeError ERR_STEERING_RULE with all problems in `details.problems`, ERR_INVALID_ARGUMENT
  */
 export function checkRules(inputs: readonly RuleInput[]): RuleSet {
+  checkList('checkRules()', inputs);
   const set = readRules(inputs);
   if (errorsOf(set.problems).length > 0) throw rulesError('checkRules()', set.problems);
   return set;

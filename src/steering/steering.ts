@@ -1,5 +1,6 @@
 import { resolve } from 'node:path';
 import { type AnyMillraceError, MillraceError, MillraceTypeError } from '../errors.js';
+import { invalidArgument } from '../suggest.js';
 import { type Flow, keepFlows } from './change.js';
 import { compile } from './compile.js';
 import { findConflicts } from './conflicts.js';
@@ -11,7 +12,7 @@ import { parseRule } from './parse.js';
 import { errorsOf, type Problem, rulesError } from './problem.js';
 import { refused } from './refusal.js';
 import type { Rule, RuleInput } from './rule.js';
-import { readRules } from './set.js';
+import { checkList, readRules } from './set.js';
 import { type Observable, Source, sample } from './stream.js';
 import { FileWatch } from './watch.js';
 
@@ -102,10 +103,13 @@ export class Steering {
 
   /**
    * Removes rules by their names.
-   * @throws MillraceError ERR_STEERING_UNKNOWN; then nothing was changed
+   * @throws MillraceError ERR_STEERING_UNKNOWN, MillraceTypeError ERR_INVALID_ARGUMENT; then nothing was changed
    */
   remove(names: string | readonly string[]): void {
-    const gone = new Set(typeof names === 'string' ? [names] : names);
+    const list: readonly unknown[] = Array.isArray(names) ? names : [names];
+    const wrong = list.findIndex((name) => typeof name !== 'string');
+    if (wrong >= 0) invalidArgument('steering.remove()', "a rule's name", list[wrong], 'a string');
+    const gone = new Set(list as readonly string[]);
     const { rules } = this;
     for (const name of gone) {
       if (rules.some((rule) => rule.name === name)) continue;
@@ -124,6 +128,7 @@ export class Steering {
    * @throws as add()
    */
   replace(inputs: readonly RuleInput[]): readonly Rule[] {
+    checkList('steering.replace()', inputs);
     const { rules, problems } = readRules(inputs);
     this.#apply('steering.replace()', rules, problems);
     this.#unnamed = inputs.length;
@@ -136,6 +141,7 @@ export class Steering {
    * @throws (rejects) MillraceError ERR_STEERING_FILE, or what replace() throws: the file must be good at the start
    */
   async watch(path: string): Promise<WatchedFile> {
+    if (typeof path !== 'string') invalidArgument('steering.watch()', 'the path', path, 'a string');
     const file = resolve(path);
     const load = (text: string) => {
       const { rules, problems } = readRuleText(text, file);
@@ -177,7 +183,7 @@ export class Steering {
    * Which rules in force take a frame, and why the others do not. Nothing is sent or counted.
    * @param frame with its Ethernet header
    * @param port the network interface that it would come in through; any unless given
-   * @throws MillraceTypeError ERR_INVALID_ARGUMENT when it is shorter than that header
+   * @throws MillraceTypeError ERR_INVALID_ARGUMENT when it is no bytes, or shorter than that header
    */
   explain(frame: Uint8Array, port?: string): Explanation {
     const packet = decodePacket(frame, port);

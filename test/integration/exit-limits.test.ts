@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { Place } from '../support/cli-process.js';
 import { Victim } from '../support/kill-member.js';
+import { leaveAll, PubSub, whole } from '../support/pubsub-process.js';
 
 let place: Place;
 beforeEach(() => {
@@ -49,6 +50,42 @@ test.for(['64k', '256k', '1m', '2m', '3m'])('shared memory of %s', async (size, 
     expect(what.message).toMatch(/--shm-size/);
     expect(place.content).toEqual([]);
   });
+});
+
+test.for([3, 6])('a filesystem with bytes, and room for %i files', async (files, context) => {
+  await withSize(`64m,nr_inodes=${files}`, context, async () => {
+    const what = await outcome();
+    expect(what).toMatchObject({ joined: false, code: 'ERR_SHM_FULL', alive: true });
+    expect(what.message).toContain(`has room for ${files} files, and none is left`);
+    expect(place.content).toEqual([]);
+  });
+});
+
+test('whatever lies in the registry folder under a name of ours is not waited for', async () => {
+  const domain = join(place.folder, `millrace.1.${process.geteuid!()}`, 'default');
+  fs.mkdirSync(domain, { recursive: true, mode: 0o700 });
+  const fifo = (name: string) => place.shell(`mkfifo ${join(domain, name)}`).finish();
+  await Promise.all(['m-5.lock', 't-6.lock', 'm-7.sock', 'b-8.0', 'b-8.1', 'i-9.0'].map(fifo));
+  const ls = place.millrace('ls', '--domain', 'default');
+  expect(await ls.finish(), ls.err).toMatchObject({ code: 3 });
+  expect(await outcome('', { MILLRACE_DOMAIN: 'default' })).toMatchObject({ joined: true });
+  expect(place.content).toEqual([]);
+});
+
+test('a folder that is removed under members: they go on with each other, and an end of one is none of another', async () => {
+  const [a, b] = [await PubSub.start(place, 'a'), await PubSub.start(place, 'b')];
+  a.tell('subscribe', { channel: 'x' });
+  await b.ask('ready', 'ready', { channel: 'x', subscribers: 1 });
+  await b.publish({ channel: 'x', count: 10 });
+  // What is used for the first time later on cannot be found any more.
+  expect(await b.drain()).toMatchObject({ complete: true });
+  for (const name of fs.readdirSync(place.folder)) fs.rmSync(join(place.folder, name), { recursive: true });
+  await b.publish({ channel: 'x', count: 1000 });
+  expect(await b.drain()).toMatchObject({ complete: true });
+  await b.leave();
+  await a.until('b has left', () => a.of('left').length === 1);
+  expect(await a.heard()).toEqual({ 'x b': { ...whole(1010), left: 'left' } });
+  await leaveAll(place, a);
 });
 
 test('shared memory that others have filled: they go on, and whoever does not fit leaves nothing', async (context) => {

@@ -88,6 +88,36 @@ test('ten sharers use the memory of one', async () => {
   expect(place.content).toEqual([]);
 });
 
+test('what cannot be opened, shared, shown or used says why', async () => {
+  const b = await Sharer.start('b');
+  place.env.MILLRACE_EXTERNAL_BUFFERS = '0';
+  const a = await Sharer.start('a');
+  await b.ask('peers', 'peers', { count: 1 });
+  const { handle } = await a.make('r', { bytes: MIB });
+  for (const text of ['', 'x', '../../etc/passwd', `${handle}0`.replace('r1', 'r9'), 'r1-x-1'])
+    expect(await b.open('x', text), text).toMatchObject({ code: 'ERR_REGION_HANDLE' });
+  expect(await b.open('r', handle)).toMatchObject({ ok: true });
+  expect(await b.open('x', handle, { access: { other: 'read' } })).toMatchObject({
+    code: 'ERR_REGION_RESHARE',
+  });
+  expect(await b.ask('handle', 'handle', { as: 'r' })).toMatchObject({ code: 'ERR_REGION_RESHARE' });
+  expect(await a.ask('look', 'look', { as: 'r' })).toMatchObject({ code: 'ERR_REGION_BUFFER' });
+  const { offer } = await a.ask('offer', 'offer', { as: 'r' });
+  const fetch = (rest: object) => b.ask('fetch', 'fetch', { as: 'r', offer, ...rest });
+  expect(await fetch({})).toMatchObject({
+    code: 'ERR_REGION_ACCESS',
+    message: expect.stringContaining('open for reading only'),
+  });
+  await b.make('small', { bytes: MIB / 2 });
+  expect(await fetch({ as: 'small' })).toMatchObject({
+    code: 'ERR_INVALID_OPTION',
+    message: `fetch(): the offer is of ${MIB} bytes, and the region has ${MIB / 2}.`,
+  });
+  expect(await b.ask('closed', 'closed', { as: 'small' })).toMatchObject({ code: 'ERR_REGION_CLOSED' });
+  for (const one of [a, b]) await one.leave();
+  expect(place.content).toEqual([]);
+});
+
 test('a region is mapped at the hint if nothing is there', async () => {
   const a = await Sharer.start('a');
   const { handle } = await a.make('r', { bytes: MIB });

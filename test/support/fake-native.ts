@@ -110,6 +110,8 @@ export class FakeFabric {
 
   /** What opening a multicast group fails with. */
   groupError: Error | null = null;
+  /** Makes the next lanes of their own fail. */
+  laneError: Error | null = null;
   /** Bytes of records that a datagram takes. */
   room = 4096 - FRAME_HEADER;
   /** Whether a datagram from one member to another gets lost. */
@@ -207,6 +209,7 @@ export class FakeFabric {
       },
       openLane(handle) {
         const found = get(handle);
+        if (fabric.laneError !== null) throw fabric.laneError;
         found.lanes.add(found.nextLane);
         return found.nextLane++;
       },

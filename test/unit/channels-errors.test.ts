@@ -1,4 +1,5 @@
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { CODES, MillraceError, MillraceRangeError, MillraceTypeError } from '../../src/errors.js';
 
@@ -15,6 +16,18 @@ test('every row says what it must', () => {
     expect(['operation', 'channel', 'member']).toContain(entry.scope);
     for (const text of [entry.title, entry.cause, entry.remedy]) expect(text.length, code).toBeGreaterThan(5);
   }
+});
+
+test('every code is made somewhere in the library, and shown by a test', () => {
+  const text = (folder: string, kind: RegExp): string =>
+    readdirSync(new URL(`../../${folder}`, import.meta.url), { recursive: true, withFileTypes: true })
+      .filter(({ name }) => kind.test(name) && name !== 'errors.ts' && name !== 'channels-errors.test.ts')
+      .map(({ parentPath, name }) => readFileSync(join(parentPath, name), 'utf8'))
+      .join('\n');
+  const [made, shown] = [text('src', /\.ts$/), text('test', /\.(ts|mjs)$/)];
+  const missing = (all: string) =>
+    Object.keys(CODES).filter((code) => !new RegExp(`\\b${code}\\b`).test(all));
+  expect({ made: missing(made), shown: missing(shown) }).toEqual({ made: [], shown: [] });
 });
 
 describe('errors', () => {

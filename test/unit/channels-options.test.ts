@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { joinWith } from '../../src/channels/join.js';
 import { channelSettings, joinSettings, patternSettings } from '../../src/channels/options.js';
+import { MillraceError } from '../../src/errors.js';
 import { closest } from '../../src/suggest.js';
 import { World } from '../support/world.js';
 
@@ -72,7 +73,7 @@ describe('values', () => {
     [{ schemaId: '' }, /schemaId must be a string/],
     [{ validate: 'always' }, /validate must be one of 'off', 'first', 'all'/],
     [{ maxWait: Number.NaN }, /maxWait must be a number of milliseconds/],
-    [{ maxWait: -1 }, /must not be negative/],
+    [{ maxWait: -1 }, /must be from 0 to/],
     [{ lane: 'shred' }, /did you mean 'shared'/],
     [5, /options must be an object/],
     [[], /options must be an object, not an array/],
@@ -117,8 +118,62 @@ describe('values', () => {
     [{ mode: 'busy' }, TypeError],
     [{ name: '' }, TypeError],
     [{ signal: {} }, TypeError],
+    // Names are shown in terminals.
+    [{ name: 'a\u001b[2Jb' }, TypeError],
+    [{ name: 'two\nlines' }, TypeError],
+    [{ name: '\ud800' }, TypeError],
   ])('join %j', (options, kind) => {
     expect(refusal(() => joinSettings(options as never, 'me'))).toBeInstanceOf(kind);
+  });
+});
+
+describe('times', () => {
+  const LONGEST = 2 ** 31 - 1; // a timer of Node.js that is to take longer fires at once
+
+  test.each([-1, LONGEST + 1, 2 ** 40, Number.MAX_VALUE, Number.NEGATIVE_INFINITY])('%d ms', async (ms) => {
+    const error = refusal(() => channelSettings('x', { maxWait: ms }));
+    expect(error).toBeInstanceOf(RangeError);
+    expect(error.message).toBe(
+      `channel("x"): maxWait must be from 0 to ${LONGEST} ms, or Infinity, not ${ms}.`,
+    );
+    const channel = (await new World().join()).channel('x');
+    for (const call of [() => channel.drain(ms), () => channel.ready({ timeout: ms })])
+      expect(refusal(call)).toMatchObject({ code: 'ERR_INVALID_OPTION', details: { most: LONGEST } });
+  });
+
+  test.each([0, 0.5, LONGEST, Number.POSITIVE_INFINITY])('%d ms are taken', (ms) => {
+    expect(channelSettings('x', { maxWait: ms }).maxWait).toBe(ms);
+  });
+});
+
+test.each([[null], [{}], [{ latestBy: '' }], [{ latestBy: 5 }], [5]])(
+  'overflow %j: the message has the form with a key, too',
+  (overflow) => {
+    const { message } = refusal(() => channelSettings('x', { overflow }));
+    expect(message).toMatch(/must be one of 'wait', .*'latest', or \{ latestBy: path \}, not/);
+  },
+);
+
+test('arguments that are no options', async () => {
+  const member = await new World().join();
+  const bytes = member.channel('b', { codec: 'bytes' });
+  for (const [call, message] of [
+    [() => member.channel(undefined as never), /^Invalid channel name: it is undefined\. Pass a string\.$/],
+    [() => member.channel({} as never), /^Invalid channel name: it is an object\./],
+    [
+      () => member.region(undefined as never),
+      /^region\(\): the options must be \{ bytes \} at least, not undefined\.$/,
+    ],
+    [() => bytes.loan('5' as never), /^loan\(\): bytes must be an integer from 1 on, not "5"\.$/],
+    [() => bytes.whenWritable(5 as never), /^whenWritable\(\): signal must be an AbortSignal, not 5\.$/],
+  ] as const) {
+    const error = refusal(call);
+    expect(error.message).toMatch(message);
+    expect(error).toBeInstanceOf(MillraceError);
+  }
+  await expect(member.fetch({} as never, {} as never)).rejects.toMatchObject({
+    code: 'ERR_INVALID_ARGUMENT',
+    message: 'fetch(): into must be a region, not an object.',
   });
 });
 

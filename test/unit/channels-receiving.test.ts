@@ -373,6 +373,53 @@ describe("lane: 'shared' | 'own'", () => {
     await world.settle();
     expect(a.resources().qps).toBe(2);
   });
+
+  test('where there is none next() does not throw: it counts, status$ has the reason, and publish() rejects with it', async () => {
+    const { world, a } = await two();
+    world.fabric.laneError = Object.assign(new Error('no lane'), {
+      code: 'ENOBUFS',
+      what: 'open a lane',
+      detail: 'all are taken',
+    });
+    const out = a.channel('prompt', { lane: 'own' });
+    const status = collect(out.status$);
+    out.next(1);
+    expect(out.offer(2)).toBe(false);
+    const error = {
+      code: 'ERR_NATIVE',
+      message:
+        'Could not open a lane of its own for channel "prompt": open a lane failed: all are taken (ENOBUFS).',
+    };
+    await expect(out.publish(3)).rejects.toMatchObject(error);
+    await expect(out.whenWritable()).rejects.toMatchObject(error);
+    expect(() => out.loan(1)).toThrow(error.message);
+    expect(status).toEqual([{ type: 'fault', error: expect.objectContaining(error) }]);
+    expect(out.stats()).toMatchObject({ published: 0, refused: 2 });
+    out.close();
+    world.fabric.laneError = null;
+    const again = a.channel('prompt', { lane: 'own' });
+    await expect(again.publish(1)).resolves.toMatchObject({ sequence: 1 });
+  });
+
+  test('nor does it where the codec makes no encoder', async () => {
+    const { a } = await two();
+    const codec = custom<number>({ name: 'none', encode: () => new Uint8Array(), decode: () => 0 });
+    const out = a.channel('x', {
+      lane: 'own',
+      codec: {
+        ...codec,
+        encoder() {
+          throw new Error('not today');
+        },
+      },
+    });
+    out.next(1);
+    await expect(out.publish(1)).rejects.toMatchObject({
+      code: 'ERR_ENCODE',
+      message: 'A value for "x" could not be encoded (none): not today',
+    });
+    expect(a.resources().qps, 'its lane is closed again').toBe(2);
+  });
 });
 
 describe('echo: true', () => {

@@ -36,6 +36,8 @@ describe('domain names as folder names', () => {
 
   test.each(['', '\0', 'a\nb', '\u007f', '\ud800x'])('%j is refused with a typed error', (domain) => {
     expect(code(() => encodeDomain(domain))).toBe('ERR_DOMAIN_NAME');
+    // As any argument that is wrong.
+    expect(() => encodeDomain(domain)).toThrow(TypeError);
   });
 
   test('what is not a string is refused', () => {

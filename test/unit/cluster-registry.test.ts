@@ -13,6 +13,7 @@ import {
   removeFolders,
   SUN_PATH,
   scan,
+  socketAddress,
   sweep,
 } from '../../src/cluster/registry.js';
 import { MillraceError } from '../../src/errors.js';
@@ -273,6 +274,13 @@ describe('what is in the way', () => {
     expect(Buffer.byteLength(address)).toBeLessThanOrEqual(SUN_PATH);
     expect(fs.realpathSync(join(address, '..'))).toBe(fs.realpathSync(one.folder));
     one.remove();
+  });
+
+  test('one that has no other way either says so', () => {
+    const deep = join(base, 'x'.repeat(100));
+    const error = caught(() => socketAddress(deep, -1, 5));
+    expect(error).toMatchObject({ code: 'ERR_SOCKET_PATH', details: { limit: SUN_PATH } });
+    expect(error.message).toContain(`takes ${Buffer.byteLength(join(deep, 'm-5.sock'))} bytes`);
   });
 
   test('another layout beside ours is found, if somebody lives in it', () => {

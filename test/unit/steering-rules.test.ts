@@ -1,5 +1,6 @@
 import { describe, expect, expectTypeOf, test } from 'vitest';
 import type { Channel, Datagrams } from '../../src/index.js';
+import { explain } from '../../src/steering/explain.js';
 import { steer } from '../../src/steering/match.js';
 import { decodePacket } from '../../src/steering/packet.js';
 import { parseRule } from '../../src/steering/parse.js';
@@ -21,6 +22,29 @@ const channels = (inputs: RuleInput[], parts: FrameParts, port?: string) => {
 };
 const takes = (match: RuleInput['match'], parts: FrameParts) =>
   channels([{ to: 'a', ...(match === undefined ? {} : { match }) }], parts).length === 1;
+
+describe('arguments of the wrong kind are a TypeError with a code', () => {
+  const refusal = { code: 'ERR_INVALID_ARGUMENT', name: 'MillraceTypeError' };
+  const packet = decodePacket(frame({}))!;
+  test.each<[string, () => unknown, string]>([
+    ['checkRules', () => checkRules(5 as never), 'checkRules(): the rules must be an array, not 5.'],
+    ['checkRules', () => checkRules({} as never), 'checkRules(): the rules must be an array, not an object.'],
+    [
+      'decodePacket',
+      () => decodePacket('00' as never),
+      'decodePacket(): the frame must be a Uint8Array, not "00".',
+    ],
+    ['explain', () => explain(5 as never, packet), 'explain(): the rules must be an array, not 5.'],
+    [
+      'explain',
+      () => explain([], undefined as never),
+      'explain(): the packet must be what decodePacket() returns, not undefined.',
+    ],
+  ])('%s', (_, call, message) => {
+    expect(call).toThrow(expect.objectContaining({ ...refusal, message }));
+    expect(call).toThrow(TypeError);
+  });
+});
 
 describe('what a match means', () => {
   test.each<[string, RuleInput['match'], FrameParts, boolean]>([

@@ -1,3 +1,4 @@
+import { nativeError } from '../../native/faults.js';
 import type { Peer } from '../peer.js';
 import type { Status } from '../status.js';
 import { type AnyOutChannel, type OutboundHost, OutChannel, type OutOptions } from './outbound.js';
@@ -21,7 +22,13 @@ export class Publishers {
   /** Makes this member a publisher of a channel; those who subscribed before are its subscribers at once. */
   publish<T>(name: string, options: OutOptions<T>, status: Status): OutChannel<T> {
     const { host } = this;
-    const channel = new OutChannel<T>(host, this.#next++, name, options, status);
+    let channel: OutChannel<T>;
+    try {
+      channel = new OutChannel<T>(host, this.#next++, name, options, status);
+    } catch (error) {
+      if (options.lane !== 0) host.transport.native.closeLane(host.transport.handle, options.lane);
+      throw error;
+    }
     this.channels.set(channel.number, channel);
     for (const peer of [host.self, ...host.peers.values()]) {
       for (const subscription of peer.subscriptions.values()) {
@@ -50,10 +57,14 @@ export class Publishers {
     for (const peer of peers.values()) peer.sealed.delete(channel.lane);
   }
 
-  /** A lane of its own for a channel. */
-  openLane(): number {
+  /** A lane of its own for a channel. @throws MillraceError when the device, or the member, has no more */
+  openLane(channel: string): number {
     const { native, handle } = this.host.transport;
-    return native.openLane(handle);
+    try {
+      return native.openLane(handle);
+    } catch (error) {
+      throw nativeError(`open a lane of its own for channel ${JSON.stringify(channel)}`, native, error);
+    }
   }
 
   /** The number of a window that was never used before. */

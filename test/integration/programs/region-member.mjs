@@ -72,6 +72,14 @@ const commands = {
     while (member.peers.length < count) await new Promise((resolve) => setImmediate(resolve));
     return {};
   },
+  handle: ({ as }) => attempt(() => ({ handle: regions.get(as).handle })),
+  look: ({ as }) => attempt(() => ({ bytes: regions.get(as).bytes.length })),
+  /** What a region is good for once it is closed. */
+  closed: ({ as }) =>
+    attempt(() => {
+      regions.get(as).close();
+      return { bytes: regions.get(as).bytes.length };
+    }),
   offer: ({ as, start, bytes }) => ({ offer: regions.get(as).offer(start, bytes) }),
   fetch: async ({ as, offer, at, abort = false, leave = false }) => {
     const progress = [];
