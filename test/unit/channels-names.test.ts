@@ -28,9 +28,9 @@ describe('channel names', () => {
     [' a', 'white space'],
     ['a ', 'white space'],
     ['a\ud800', 'not well-formed'],
-    [5, 'it is a number'],
+    [5, 'it is 5'],
     [null, 'it is null'],
-    [undefined, 'it is a undefined'],
+    [undefined, 'it is undefined'],
   ])('%j is refused: %s', (name, why) => {
     expect(() => checkChannelName(name)).toThrow(
       expect.objectContaining({ code: 'ERR_CHANNEL_NAME', message: expect.stringContaining(why) }),
