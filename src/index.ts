@@ -8,6 +8,7 @@ export { Channel } from './channels/channel.js';
 export {
   type Codec,
   CodecError,
+  type CodecErrorCode,
   type CodecOption,
   type CustomCodec,
   custom,
@@ -15,6 +16,7 @@ export {
   type Decoder,
   type Encoder,
   type FieldType,
+  type ScalarType,
   type StructSpec,
   type StructValue,
   struct,
@@ -39,7 +41,7 @@ export type {
   SentReport,
   SubscriberReport,
 } from './channels/report.js';
-export { SchemaError, type ValidateMode } from './channels/schema.js';
+export { SchemaError, type SchemaIssue, type ValidateMode } from './channels/schema.js';
 export type {
   ChannelEvent,
   ChannelStats,
@@ -57,6 +59,7 @@ export type {
 } from './channels/types.js';
 export type { Delivery, GapReason } from './channels/wire.js';
 export {
+  type AnyMillraceError,
   CODES,
   type CodeEntry,
   type ErrorCode,
@@ -69,6 +72,7 @@ export {
 } from './errors.js';
 export { join } from './join.js';
 export { Member } from './member.js';
+export type { NativeResources } from './native/binding.js';
 export type { NativePortCounters as PortCounters } from './native/port-calls.js';
 export type {
   FetchOptions,
@@ -83,6 +87,7 @@ export type { Region } from './regions/region.js';
 export { Datagram } from './steering/datagram.js';
 export { Datagrams } from './steering/datagrams.js';
 export { type Explanation, explain, type RuleVerdict } from './steering/explain.js';
+export type { FieldName } from './steering/fields.js';
 export type { FlowCounters } from './steering/flow-table.js';
 export { decodePacket, type Packet } from './steering/packet.js';
 export type { Problem } from './steering/problem.js';

@@ -45,7 +45,9 @@ export type ContractValue<C> = [C] extends [undefined] ? unknown : C[keyof C];
 
 /** What a member holds, counted: native objects, slots, bytes, and what the channels hold above. */
 export interface MemberResources extends NativeResources {
+  /** Channels that are open. */
   readonly channels: number;
+  /** Patterns that are open. */
   readonly patterns: number;
   /** Shared regions that are open. */
   readonly regions: number;
@@ -53,10 +55,12 @@ export interface MemberResources extends NativeResources {
   readonly subscriptions: number;
   /** Bytes queued for slow subscribers. */
   readonly queuedBytes: number;
+  /** Frames sent so far, each with one message or many. */
   readonly framesSent: number;
   readonly framesReceived: number;
   /** Times that a frame had to wait for a credit. */
   readonly creditStalls: number;
+  /** Times that it was woken from its sleep. */
   readonly wakeups: number;
   /** Of multicast channels. Lost are those that this member did not send: too many were under way, or an error. */
   readonly datagramsSent: number;

@@ -231,18 +231,30 @@ export interface PublishReceipt {
 
 /** Counts of a channel since it was opened. */
 export interface ChannelStats {
+  /** Messages that this member published: the last one's sequence. */
   readonly published: number;
+  /** Their payloads, encoded. */
   readonly publishedBytes: number;
+  /** Calls of next(), offer() and publish() that were not taken, for other reasons than the value. */
   readonly refused: number;
+  /** Values that could not be encoded, or were not valid. */
   readonly encodeErrors: number;
   /** Messages dropped for subscribers, summed over them. */
   readonly dropped: number;
+  /** Messages that came, of all publishers. */
   readonly received: number;
+  /** Their payloads, encoded. */
   readonly receivedBytes: number;
+  /** Messages that gaps say will not come. */
   readonly missing: number;
+  /** Messages that could not be decoded, or were not valid; they are among the missing. */
   readonly decodeErrors: number;
+  /** Messages that came again, and were left out. */
   readonly duplicates: number;
+  /** Members that subscribe to this publisher now. */
   readonly subscribers: number;
+  /** Members that publish to this subscriber now. */
   readonly publishers: number;
+  /** Bytes that wait for slow subscribers now, summed over them. */
   readonly queuedBytes: number;
 }

@@ -1,7 +1,6 @@
 import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { MUSL } from 'detect-libc';
-import { failure, here, type Runtime } from './load.js';
+import { failure, here, prebuiltLack, type Runtime } from './load.js';
 
 /**
  * The folder that holds the drop-in `libibverbs.so.1` and nothing else: that of this package, else the one that was
@@ -9,18 +8,14 @@ import { failure, here, type Runtime } from './load.js';
  * @throws MillraceError `ERR_NATIVE_LOAD` with `details.reason` `platform`, `musl` or `missing`
  */
 export function dropinFolder(root = join(__dirname, '..', '..'), runtime: Runtime = here): string {
-  const target = `${runtime.platform}-${runtime.arch}`;
-  if (target !== 'linux-x64') {
-    throw failure('platform', `The drop-in libibverbs runs on linux-x64 with glibc; this is ${target}.`);
-  }
-  if (runtime.libc() === MUSL) {
-    throw failure('musl', 'The drop-in libibverbs is built for glibc, and this system has musl (Alpine).');
-  }
+  const lack = prebuiltLack('drop-in libibverbs', runtime);
+  if (runtime.platform !== 'linux') throw lack;
   const files = [
     join(root, 'prebuilds', 'linux-x64-glibc', 'verbs', 'libibverbs.so.1'),
     join(root, 'build', 'Release', 'verbs', 'libibverbs.so.1'),
   ];
-  const found = files.find((file) => existsSync(file));
+  const found = files.slice(lack === undefined ? 0 : 1).find((file) => existsSync(file));
+  if (found === undefined && lack !== undefined) throw lack;
   if (found === undefined) {
     throw failure(
       'missing',

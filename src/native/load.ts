@@ -30,27 +30,48 @@ export function loadNative(): Native {
 
 /**
  * The paths are literal so that bundlers see them. The prebuilt addon comes first; `npm run build:native` removes a
- * prebuilt one that is older than what it has built.
+ * prebuilt one that is older than what it has built. Where the package has none for this machine, what was built on it counts.
+ * @param root of the package; a test passes another one
  */
-export function requireAddon(runtime: Runtime): unknown {
-  const target = `${runtime.platform}-${runtime.arch}`;
-  switch (target) {
-    case 'linux-x64':
-      if (runtime.libc() === MUSL) {
-        throw failure(
-          'musl',
-          'The addon of millrace is built for glibc, and this system has musl (Alpine). ' +
-            'Use an image with glibc, such as node:20-bookworm-slim.',
-        );
-      }
-      return firstOf(
-        ['prebuilds', 'linux-x64-glibc', 'millrace.node'],
-        () => require('../../prebuilds/linux-x64-glibc/millrace.node'),
-        () => require('../../build/Release/millrace.node'),
-      );
-    default:
-      throw failure('platform', `millrace runs on linux-x64 with glibc; this is ${target}.`);
+export function requireAddon(runtime: Runtime, root = join(__dirname, '..', '..')): unknown {
+  const built = () => require('../../build/Release/millrace.node');
+  const lack = prebuiltLack('addon', runtime);
+  if (lack === undefined) {
+    return firstOf(
+      ['prebuilds', 'linux-x64-glibc', 'millrace.node'],
+      () => require('../../prebuilds/linux-x64-glibc/millrace.node'),
+      built,
+    );
   }
+  const file = join(root, 'build', 'Release', 'millrace.node');
+  if (runtime.platform !== 'linux' || !existsSync(file)) throw lack;
+  try {
+    return built();
+  } catch (error) {
+    throw explain(file, error);
+  }
+}
+
+/** Why the package has nothing prebuilt for a machine; undefined where it has. */
+export function prebuiltLack(
+  what: 'addon' | 'drop-in libibverbs',
+  runtime: Runtime,
+): MillraceError | undefined {
+  const target = `${runtime.platform}-${runtime.arch}`;
+  const build = 'In a clone, "npm run build" makes one.';
+  if (runtime.platform !== 'linux')
+    return failure('platform', `The ${what} of millrace runs on Linux; this is ${target}.`);
+  if (runtime.arch !== 'x64')
+    return failure(
+      'platform',
+      `The ${what} of millrace is prebuilt for linux-x64; this is ${target}. ${build}`,
+    );
+  if (runtime.libc() !== MUSL) return undefined;
+  return failure(
+    'musl',
+    `The ${what} of millrace is prebuilt for glibc, and this system has musl (Alpine). ` +
+      `Use an image with glibc, such as node:20-bookworm-slim. ${build}`,
+  );
 }
 
 function firstOf(path: string[], prebuilt: () => unknown, built: () => unknown): unknown {

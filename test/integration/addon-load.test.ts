@@ -143,9 +143,15 @@ test('another platform and another libc are named', () => {
   const other = thrown(() => requireAddon({ platform: 'darwin', arch: 'arm64', libc: () => null }));
   expect(other).toMatchObject({ code: 'ERR_NATIVE_LOAD', details: { reason: 'platform' } });
   expect(other.message).toContain('darwin-arm64');
-  const musl = thrown(() => requireAddon({ platform: 'linux', arch: 'x64', libc: () => 'musl' }));
+  const alpine = { platform: 'linux', arch: 'x64', libc: () => 'musl' };
+  const musl = thrown(() => requireAddon(alpine, '/nowhere'));
   expect(musl).toMatchObject({ code: 'ERR_NATIVE_LOAD', details: { reason: 'musl' } });
   expect(musl.message).toContain('musl');
+  const arm = thrown(() => requireAddon({ ...alpine, arch: 'arm64', libc: () => 'glibc' }, '/nowhere'));
+  expect(arm).toMatchObject({ code: 'ERR_NATIVE_LOAD', details: { reason: 'platform' } });
+  expect(arm.message).toMatch(/prebuilt for linux-x64; this is linux-arm64.*npm run build/);
+  // What was built on the machine itself counts, whatever machine it is.
+  expect(requireAddon(alpine)).toMatchObject({ abi: NATIVE_ABI });
 });
 
 test('a missing file is named, with how to build it', () => {

@@ -89,7 +89,7 @@ test('a folder that is removed under members: they go on with each other, and an
 });
 
 test('shared memory that others have filled: they go on, and whoever does not fit leaves nothing', async (context) => {
-  // The device's tables take 6 MiB once, each member some 3 MiB more.
+  // The device's tables take 5 MiB once, each member some 3 MiB more.
   await withSize('18m', context, async () => {
     const [a, b] = await Promise.all(['a', 'b'].map((name) => Victim.start(place, name)));
     await Promise.all([a!.progress(), b!.progress()]);

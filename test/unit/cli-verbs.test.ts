@@ -46,6 +46,9 @@ describe('where the library is', () => {
     expect(dropinFolder(root, runtime)).toBe(built);
     const prebuilt = put('prebuilds', 'linux-x64-glibc', 'verbs');
     expect(dropinFolder(root, runtime)).toBe(prebuilt);
+    // It is of no use elsewhere; what was built there is.
+    for (const other of [{ arch: 'arm64' }, { libc: () => 'musl' }])
+      expect(dropinFolder(root, { ...runtime, ...other })).toBe(built);
   });
 
   test.each([

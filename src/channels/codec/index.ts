@@ -2,6 +2,7 @@ export { bytes } from './bytes.js';
 export {
   type Codec,
   CodecError,
+  type CodecErrorCode,
   type CodecOption,
   type DecodeLimits,
   type Decoder,
@@ -12,9 +13,5 @@ export { type CustomCodec, custom } from './custom.js';
 export { json } from './json.js';
 export { msgpackr } from './msgpack.js';
 export { resolveCodec } from './resolve.js';
-export {
-  type FieldType,
-  type StructSpec,
-  type StructValue,
-  struct,
-} from './struct.js';
+export { type FieldType, type StructSpec, type StructValue, struct } from './struct.js';
+export type { ScalarType } from './struct-layout.js';

@@ -1,29 +1,81 @@
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { dirname, join, resolve } from 'node:path';
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { readmePrograms } from '../../support/readme';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
-const documents = [
-  root,
-  join(root, 'docs'),
-  join(root, 'examples', 'frames'),
-  join(root, 'native', 'models'),
-  join(root, 'bench'),
-]
-  .filter((folder) => existsSync(folder))
-  .flatMap((folder) => readdirSync(folder).map((name) => join(folder, name)))
-  .filter((path) => path.endsWith('.md'));
+const own = (name: string) => !/^(node_modules|build|dist|\.)/.test(name);
+const documents = readdirSync(root)
+  .filter(own)
+  .flatMap((name) =>
+    name.endsWith('.md')
+      ? [name]
+      : statSync(join(root, name)).isDirectory()
+        ? readdirSync(join(root, name), { recursive: true }).map((below) => join(name, String(below)))
+        : [],
+  )
+  .filter((name) => name.endsWith('.md') && !name.includes('node_modules'));
+const read = (name: string) => readFileSync(join(root, name), 'utf8');
+/** The anchors of a page's headings, as GitHub makes them. */
+const anchors = (text: string) =>
+  [...text.matchAll(/^#+ (.*)$/gm)].map(([, heading]) =>
+    heading!
+      .toLowerCase()
+      .replace(/[^\p{L}\p{N}_\- ]/gu, '')
+      .replaceAll(' ', '-'),
+  );
 
 describe('the documents', () => {
-  it.each(documents.map((path) => path.slice(root.length)))('%s links to files that exist', (name) => {
-    const path = join(root, name);
-    const targets = [...readFileSync(path, 'utf8').matchAll(/\]\((?!https?:|#|mailto:)([^)#\s]+)/g)].map(
-      (m) => m[1],
-    );
-    expect(targets.filter((target) => !existsSync(resolve(dirname(path), target)))).toEqual([]);
+  it('are found', () => {
+    for (const name of ['README.md', 'docs/errors.md', 'native/models/README.md'])
+      expect(documents).toContain(name);
   });
+
+  it.each(documents)('%s links to files and headings that exist', (name) => {
+    const links = [...read(name).matchAll(/\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)/g)];
+    const dead = links.filter(([, file, anchor]) => {
+      const target = file === '' ? name : relative(root, resolve(root, dirname(name), file!));
+      if (!existsSync(join(root, target))) return true;
+      return anchor !== undefined && target.endsWith('.md') && !anchors(read(target)).includes(anchor);
+    });
+    expect(dead.map(([link]) => link)).toEqual([]);
+  });
+
+  it.each(documents)('%s names files and folders that exist', (name) => {
+    const paths = [...read(name).matchAll(/`((?:native|src|test|scripts|examples|docs)\/[\w./-]+)`/g)].map(
+      (m) => m[1]!,
+    );
+    // Words in capitals stand for any.
+    const gone = paths
+      .filter((path) => !/[A-Z]{3}/.test(path) || path.endsWith('.md'))
+      .filter(
+        (path) => !['', '.ts', '.cc', '.h', '.mjs'].some((ending) => existsSync(join(root, path + ending))),
+      );
+    expect(gone).toEqual([]);
+  });
+
+  it.each(['channels', 'steering'])(
+    'ARCHITECTURE.md: the table of src/%s is of the files that are there',
+    (folder) => {
+      const [, table = ''] = read('ARCHITECTURE.md').split(`| file of \`src/${folder}\` | what it does |\n`);
+      const cells = table
+        .split('\n\n')[0]!
+        .split('\n')
+        .slice(1)
+        .map((row) => row.split('|')[1] ?? '');
+      // In a cell, a folder is said once.
+      const named = cells.flatMap((cell) => {
+        const names = [...cell.matchAll(/`([\w./-]+)`/g)].map((m) => m[1]!);
+        const [, within = ''] = /^(.*\/)./.exec(names[0] ?? '') ?? [];
+        return names.map((one) => [one, within + one]);
+      });
+      expect(named.length).toBeGreaterThan(15);
+      const there = (one: string) =>
+        ['', '.ts'].some((ending) => existsSync(join(root, 'src', folder, one + ending)));
+      expect(named.filter((ways) => !ways.some(there)).map(([one]) => one)).toEqual([]);
+    },
+  );
 
   it('the README has the two programs that the package test runs', () => {
     const programs = readmePrograms();
