@@ -1,6 +1,7 @@
 /**
  * Who carries large messages, each as
- *   hub(spec, answered) -> {send(bytes), close}   to spec.subscribers leaves; send may give a promise when it has to wait
+ *   hub(spec, answered) -> {send(bytes), close}   to spec.subscribers leaves; send may give a promise when it has to wait;
+ *                                                 answered(bytes, index) for each answer of the leaf with that index
  *   leaf(spec, take) -> {answer(bytes), close}    take(bytes) for each message; its first and last byte were read
  */
 import { once } from 'node:events';
@@ -11,12 +12,15 @@ import { Worker } from 'node:worker_threads';
 const SLOT = 16 * 1024;
 
 const made = new Map();
+/** Says in the second byte of what a leaf answers who it is. */
+let self = 1;
 /** What is sent again and again where the sender keeps its memory. */
 function payload(bytes) {
   let found = made.get(bytes);
   if (found === undefined) {
     // Written, so that its pages are there.
     found = Buffer.alloc(bytes, 1);
+    found[1] = self;
     made.set(bytes, found);
   }
   return found;
@@ -30,19 +34,19 @@ function check(bytes) {
 // ---- millrace --------------------------------------------------------------------------------------------------------
 
 /** Small messages have a channel and a plain subscriber; large ones are leased. */
-async function millrace(spec, name, into, out, take, loans) {
+async function millrace(spec, name, device, into, out, take, loans) {
   const { join } = await import('../dist/index.mjs');
-  const member = await join(spec.domain, { name, poolBytes: 2 ** 33, heldBytes: 2 ** 33 });
+  const member = await join(spec.domain, { name, device, poolBytes: 2 ** 33, heldBytes: 2 ** 33 });
   const channel = (of) => member.channel(of, { codec: 'bytes' });
   const [large, small] = [channel(out), channel(`${out}-small`)];
   channel(into)
     .leases()
     .subscribe((lease) => {
-      const bytes = check(lease.bytes);
+      const [bytes, index] = [check(lease.bytes), lease.bytes[1]];
       lease.release();
-      take(bytes);
+      take(bytes, index);
     });
-  channel(`${into}-small`).subscribe((bytes) => take(check(bytes)));
+  channel(`${into}-small`).subscribe((bytes) => take(check(bytes), bytes[1]));
   const lend = (bytes) => {
     try {
       return large.loan(bytes);
@@ -69,14 +73,16 @@ async function millrace(spec, name, into, out, take, loans) {
   return { send, large, small, close: () => member.leave() };
 }
 
-const ours = (loans) => ({
+/** On the same port of the software device; or on `apart`, the subscribers, whence they read by RDMA READ. */
+const ours = (loans, apart = 'soft0') => ({
   async hub(spec, answered) {
-    const { send, large, small, close } = await millrace(spec, 'hub', 'up', 'down', answered, loans);
+    const { send, large, small, close } = await millrace(spec, 'hub', 'soft0', 'up', 'down', answered, loans);
     for (const channel of [large, small]) await channel.ready({ subscribers: spec.subscribers });
     return { send, close };
   },
   async leaf(spec, take) {
-    const { send, close } = await millrace(spec, `leaf-${spec.index}`, 'down', 'up', take, loans);
+    self = spec.index;
+    const { send, close } = await millrace(spec, `leaf-${spec.index}`, apart, 'down', 'up', take, loans);
     return { answer: send, close };
   },
 });
@@ -96,7 +102,7 @@ const zeromq = {
       outs.push(out);
     }
     (async () => {
-      for await (const [message] of into) answered(check(message));
+      for await (const [message] of into) answered(check(message), message[1]);
     })();
     const send = async (bytes) => {
       for (const out of outs) await out.send(payload(bytes));
@@ -104,6 +110,7 @@ const zeromq = {
     return { send };
   },
   async leaf(spec, take) {
+    self = spec.index;
     const { Pull, Push } = await import('zeromq');
     const into = new Pull();
     const out = new Push();
@@ -158,7 +165,7 @@ const socket = {
     for (let i = 0; i < spec.subscribers; i++) {
       const stream = connect(`${spec.folder}/${i}`);
       await once(stream, 'connect');
-      sends.push(listen(stream, answered));
+      sends.push(listen(stream, (bytes) => answered(bytes, i)));
     }
     return {
       send: (bytes) => {
@@ -190,7 +197,7 @@ const threads = {
       await once(worker, 'online');
       worker.on('message', (back) => {
         if (back !== null) free.set(back.byteLength, [...(free.get(back.byteLength) ?? []), back]);
-        answered();
+        answered(back?.byteLength, i);
       });
       workers.push(worker);
     }
@@ -214,4 +221,11 @@ const threads = {
   },
 };
 
-export const peers = { loan: ours(true), copy: ours(false), zeromq, socket, threads };
+export const peers = {
+  loan: ours(true),
+  copy: ours(false),
+  remote: ours(true, 'soft1'),
+  zeromq,
+  socket,
+  threads,
+};

@@ -21,6 +21,7 @@ export const title = 'Large messages: round trip and rate to 1 and 4 subscribers
 export const peers = {
   loan: 'millrace,\nloan',
   copy: 'millrace,\ncopy',
+  remote: 'millrace, loan\nto another port',
   zeromq: 'zeromq 6,\npush',
   socket: 'Unix socket',
   raised: 'Unix socket,\nmalloc raised',
@@ -46,13 +47,16 @@ export const tables = {
  * the most that it takes for the first of these. */
 const RAISED = { MALLOC_MMAP_THRESHOLD_: String(32 * MIB), MALLOC_TRIM_THRESHOLD_: String(8 * GIB) };
 
+/** What the processes of a peer have in their environment besides. */
+const ENVIRONMENT = { raised: RAISED, remote: { MILLRACE_SOFT_DEVICES: '2' } };
+
 /** So many messages of a size may be under way. */
 const windowOf = (bytes) => Math.max(2, Math.min(64, (16 * MIB) / bytes));
 
-/** Why messages of so many bytes don't fit here, or null. */
-function noRoom(bytes, subscribers) {
+/** Why messages of so many bytes don't fit here, or null. `blocks`: how many each subscriber has of its own. */
+function noRoom(bytes, subscribers, blocks) {
   // A block in use and a spare one for each side, and what else is under way or copied.
-  const needed = bytes * (5 + subscribers);
+  const needed = bytes * (5 + blocks * subscribers);
   const available = /^MemAvailable: +(\d+) kB/m.exec(readFileSync('/proc/meminfo', 'utf8'));
   const { bavail, bsize } = statfsSync('/dev/shm');
   for (const [place, free] of [
@@ -72,7 +76,7 @@ const session = (peer, subscribers, what, context) => () =>
     // What travels is a descriptor.
     const flat = peer === 'loan' || (peer === 'threads' && subscribers === 1);
     const module = peer === 'raised' ? 'socket' : peer;
-    const options = { env: peer === 'raised' ? RAISED : {}, execArgv: ['--expose-gc'] };
+    const options = { env: ENVIRONMENT[peer] ?? {}, execArgv: ['--expose-gc'] };
     const spec = { peer: module, subscribers, echo: what === 'roundtrip' && subscribers === 1 };
     const leaves = [];
     // Threads are the publisher's own.
@@ -112,7 +116,7 @@ const session = (peer, subscribers, what, context) => () =>
         await ask(hub, { bytes, window: what === 'rate' ? 16 : 1, seconds: 2 * seconds });
       let last = null;
       for (const bytes of what === 'rate' ? SIZES : [SMALL, ...SIZES]) {
-        let why = bytes < GIB ? null : noRoom(bytes, subscribers);
+        let why = bytes < GIB ? null : noRoom(bytes, subscribers, peer === 'remote' ? 4 : 1);
         // For some messages, if the time grows with the size from the last one on, and page faults come on top.
         const expected = bytes < 64 * MIB ? 0 : (last.micros / 1e6) * (bytes / last.bytes) * 10;
         if (!flat && expected > budget) {
