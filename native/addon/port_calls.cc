@@ -187,8 +187,11 @@ Napi::Value port_counters(const Napi::CallbackInfo& info) {
 Napi::Value arm_port(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "armPort");
   OpenPort* open = arguments.open<OpenPort>();
-  if (open == nullptr) return {};
-  return Napi::Boolean::New(info.Env(), open->steering->arm());
+  constexpr int64_t kSecond = 1'000'000;
+  const auto rest = static_cast<uint32_t>(arguments.integer(1, "rest", 0, kSecond));
+  if (!arguments.ok()) return {};
+  transport::Steering& steering = *open->steering;
+  return Napi::Boolean::New(info.Env(), (rest != 0 && steering.rest(rest)) || steering.arm());
 }
 
 napi_value poll_port(napi_env env, napi_callback_info info) {

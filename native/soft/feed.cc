@@ -223,12 +223,20 @@ uint32_t Feed::pump(uint32_t limit) {
 
 uint32_t Feed::read_ring(uint32_t limit) {
   uint32_t taken = 0;
-  for (; taken < limit; ++taken) {
+  while (taken < limit) {
     uint8_t* const slot = reinterpret_cast<uint8_t*>(ring_.data()) + size_t{next_} * kSlotBytes;
     // Acquire and release: the slot is the kernel's, then ours, then the kernel's again.
     const std::atomic_ref<__u32> status(reinterpret_cast<tpacket2_hdr*>(slot)->tp_status);
     if ((status.load(std::memory_order_acquire) & TP_STATUS_USER) == 0) break;
-    take(slot);
+    if (!segments_.left()) {
+      take(slot);
+      if (!segments_.left()) ++taken;
+    }
+    for (; segments_.left() && taken < limit; ++taken) {
+      const std::span<uint8_t> piece = segments_.next();
+      arrive(piece.data(), static_cast<uint32_t>(piece.size()), whole_);
+    }
+    if (segments_.left()) break;  // the slot is full still, so the descriptor stays readable
     status.store(TP_STATUS_KERNEL, std::memory_order_release);
     next_ = next_ + 1 == kSlots ? 0 : next_ + 1;
   }
@@ -275,12 +283,12 @@ SlotState Feed::read_copy(RingFrame* frame) {
   return SlotState::kFrame;
 }
 
-/** A packet as its sender handed it over: one frame, or many that nobody has cut yet. */
+/** A packet as its sender handed it over: one frame, or many that nobody has cut yet, which
+ * read_ring() does. */
 void Feed::whole(const RingFrame& frame) {
   if (frame.net.segmented != kNotSegmented) {
-    const bool cut =
-        cut_segments(frame, [&](uint8_t* piece, uint32_t bytes) { arrive(piece, bytes, frame); });
-    if (!cut) ++counts_.oversized;
+    if (!segments_.start(frame)) ++counts_.oversized;
+    whole_ = frame;
   } else if (frame.bytes < kMinFrame || frame.bytes > kMaxFrame) {
     ++counts_.oversized;
   } else {

@@ -19,8 +19,8 @@
 
 namespace millrace::soft {
 
-/** Frames that a poll which finds nothing takes from the interface: post as many receives at least.
- */
+/** Frames that a poll which finds nothing takes from the interface, each segment counted: post as
+ * many receives at least. */
 inline constexpr uint32_t kFeedBatch = 64;
 
 struct Context;
@@ -112,7 +112,9 @@ class Feed {
   std::shared_ptr<const FlowTable> rules_;
   std::vector<uint32_t> own_;  ///< sorted numbers of the context's QPs
   FlowIndex::Result matched_;
-  std::vector<uint8_t> large_;  ///< frames that a slot was too small for, and segments
+  std::vector<uint8_t> large_;  ///< a frame that a slot was too small for
+  RingFrame whole_;             ///< the one that is being cut; its slot is ours meanwhile
+  Segments segments_;
   FeedCounters counts_;
 };
 

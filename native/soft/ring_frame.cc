@@ -8,8 +8,6 @@
 
 #include <algorithm>
 
-#include "soft/packet.h"
-
 namespace millrace::soft {
 
 SlotState read_slot(uint8_t* slot, uint32_t size, RingFrame* out) {
@@ -48,39 +46,40 @@ void restore_tag(RingFrame* frame) {
   frame->bytes += kTagBytes;
 }
 
-bool cut_segments(const RingFrame& whole,
-                  const std::function<void(uint8_t* frame, uint32_t bytes)>& piece) {
+namespace {
+constexpr uint32_t kUdpBytes = 8;
+}
+
+bool Segments::start(const RingFrame& whole) {
   PacketFields fields;
-  PacketLayout layout;
-  parse_frame(whole.frame, whole.bytes, &fields, &layout);
-  const uint32_t each = whole.net.segment_bytes;
-  const bool udp = (fields.outer.layers & kLayerUdp) != 0 && layout.l4 != 0;
-  constexpr uint32_t kUdpBytes = 8;
-  if (whole.net.segmented != kUdpSegmented || !udp || each == 0 ||
-      layout.l4 + kUdpBytes + each > kMaxFrame)
+  left_ = 0;
+  parse_frame(whole.frame, whole.bytes, &fields, &layout_);
+  each_ = whole.net.segment_bytes;
+  v4_ = (fields.outer.layers & kLayerIpv4) != 0;
+  const bool udp = (fields.outer.layers & kLayerUdp) != 0 && layout_.l4 != 0;
+  const uint32_t headers = layout_.l4 + kUdpBytes;
+  if (whole.net.segmented != kUdpSegmented || !udp || each_ == 0 || headers + each_ > kMaxFrame)
     return false;
-  uint8_t cut[kMaxFrame];
-  const uint32_t headers = layout.l4 + kUdpBytes;
-  const uint8_t* payload = whole.frame + headers;
-  uint32_t left = layout.l4_bytes - kUdpBytes;
+  memcpy(cut_, whole.frame, headers);
+  payload_ = whole.frame + headers;
+  left_ = layout_.l4_bytes - kUdpBytes;
+  return true;
+}
+
+std::span<uint8_t> Segments::next() {
+  const uint32_t headers = layout_.l4 + kUdpBytes;
+  const uint32_t n = std::min(left_, each_);
   const auto put = [&](uint32_t at, uint32_t value) {
     const uint16_t big = htons(static_cast<uint16_t>(value));
-    memcpy(cut + at, &big, sizeof(big));
+    memcpy(cut_ + at, &big, sizeof(big));
   };
-  while (left > 0) {
-    const uint32_t n = std::min(left, each);
-    memcpy(cut, whole.frame, headers);
-    memcpy(cut + headers, payload, n);
-    const bool v4 = (fields.outer.layers & kLayerIpv4) != 0;
-    const uint32_t l4_bytes = kUdpBytes + n;
-    put(layout.ip + (v4 ? 2 : 4),
-        v4 ? layout.ip_header + l4_bytes : layout.l4 - layout.ip - 40 + l4_bytes);
-    put(layout.l4 + 4, l4_bytes);
-    piece(cut, headers + n);
-    payload += n;
-    left -= n;
-  }
-  return true;
+  put(layout_.ip + (v4_ ? 2 : 4),
+      (v4_ ? layout_.ip_header : layout_.l4 - layout_.ip - 40) + kUdpBytes + n);
+  put(layout_.l4 + 4, kUdpBytes + n);
+  memcpy(cut_ + headers, payload_, n);
+  payload_ += n;
+  left_ -= n;
+  return {cut_, headers + n};
 }
 
 }  // namespace millrace::soft

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <span>
+
+#include "soft/packet.h"
 
 namespace millrace::soft {
 
@@ -49,11 +51,23 @@ SlotState read_slot(uint8_t* slot, uint32_t size, RingFrame* out);
 /** Puts the tag back that the kernel took out. Uses the kTagBytes in front of the frame. */
 void restore_tag(RingFrame* frame);
 
-/**
- * Cuts UDP that the sender's system left to be cut on its way (GSO): calls `piece` with each
- * datagram in a frame of its own. False: this can't be cut (TCP, or what contradicts itself).
- */
-bool cut_segments(const RingFrame& whole,
-                  const std::function<void(uint8_t* frame, uint32_t bytes)>& piece);
+/** Cuts UDP that the sender's system left to be cut on its way (GSO), a datagram at a time. */
+class Segments {
+ public:
+  /** False: this can't be cut (TCP, or what contradicts itself). The frame's memory stays as it is
+   * while there are some left. */
+  bool start(const RingFrame& whole);
+  bool left() const { return left_ != 0; }
+  /** The next datagram in a frame of its own, until the next call. */
+  std::span<uint8_t> next();
+
+ private:
+  PacketLayout layout_;
+  bool v4_ = false;
+  uint32_t each_ = 0;
+  uint32_t left_ = 0;                 ///< bytes
+  const uint8_t* payload_ = nullptr;  ///< of what is left
+  uint8_t cut_[kMaxFrame];            ///< begins with the headers
+};
 
 }  // namespace millrace::soft

@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <net/if.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <utility>
@@ -37,6 +39,14 @@ bool put_counters(std::vector<uint8_t>* attr, ibv_counters* counters) {
     at += size;
   }
   return true;
+}
+
+/** 0 stops it, and takes back that it has gone off. */
+bool set_timer(int fd, uint32_t micros) {
+  itimerspec spec = {};
+  spec.it_value.tv_sec = micros / 1'000'000;
+  spec.it_value.tv_nsec = static_cast<long>(micros % 1'000'000) * 1000;
+  return timerfd_settime(fd, 0, &spec, nullptr) == 0;
 }
 
 int destroy_flow_of(ibv_flow* flow) { return ibv_destroy_flow(flow); }
@@ -94,12 +104,28 @@ base::Status Steering::start() {
   cq_ex_ = ibv_create_cq_ex(context_.get(), &attr);
   if (cq_ex_ == nullptr) return failed("ibv_create_cq_ex", errno);
   cq_ = verbs::CqPtr(ibv_cq_ex_to_cq(cq_ex_));
+  return open_poll_set();
+}
+
+base::Status Steering::open_poll_set() {
+  timer_ = base::Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer_.valid()) return base::Status::error(errno, "timerfd_create");
+  poll_set_ = base::Fd(epoll_create1(EPOLL_CLOEXEC));
+  if (!poll_set_.valid()) return base::Status::error(errno, "epoll_create1");
+  for (const int fd : {timer_.get(), channel_->fd}) {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    if (epoll_ctl(poll_set_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+      return base::Status::error(errno, "epoll_ctl");
+  }
   return base::Status::success();
 }
 
 void Steering::close() {
   flows_.clear();
   queues_.clear();
+  poll_set_.reset();
+  timer_.reset();
   cq_.close();
   channel_.close();
   pd_.close();
@@ -254,7 +280,24 @@ uint32_t Steering::poll(FrameSink& sink, uint32_t max) {
   return taken;
 }
 
+bool Steering::watch_channel(bool on) {
+  epoll_event event = {};
+  event.events = on ? EPOLLIN : 0u;
+  return epoll_ctl(poll_set_.get(), EPOLL_CTL_MOD, channel_->fd, &event) == 0;
+}
+
+bool Steering::rest(uint32_t micros) {
+  if (!resting_ && !watch_channel(false)) return false;
+  resting_ = true;
+  return set_timer(timer_.get(), micros);
+}
+
 bool Steering::arm() {
+  if (resting_) {
+    set_timer(timer_.get(), 0);
+    if (!watch_channel(true)) return false;
+    resting_ = false;
+  }
   const bool found = std::exchange(found_, false);
   // A port that a network interface feeds is readable while frames wait, armed or not. Then only
   // what else woke us has to be taken away.

@@ -83,8 +83,14 @@ class Steering {
   uint32_t poll(FrameSink& sink, uint32_t max);
   /** Arms the CQ and looks again (R7). True: nothing is pending, sleep on fd(). */
   bool arm();
-  /** Non-blocking; readable after arm(). */
-  int fd() const { return channel_ ? channel_->fd : -1; }
+  /**
+   * In place of arm(): fd() becomes readable once this time is over, whatever comes meanwhile, and
+   * nothing is woken before. For the moderation of a stream that never ends. Any device. False: the
+   * system refused; arm() then.
+   */
+  bool rest(uint32_t micros);
+  /** Readable after arm() or rest(). */
+  int fd() const { return poll_set_.get(); }
 
   ibv_context* context() const { return context_.get(); }
   uint32_t frame_bytes() const { return options_.frame_bytes; }
@@ -99,6 +105,8 @@ class Steering {
 
   explicit Steering(const SteeringOptions& options);
   base::Status start();
+  base::Status open_poll_set();
+  bool watch_channel(bool on);
   /** A verbs call that failed, with the device's reason. */
   base::Status failed(const char* call, int error) const;
   Queue* find(uint32_t queue) const;
@@ -110,6 +118,8 @@ class Steering {
   verbs::PdPtr pd_;
   verbs::ChannelPtr channel_;
   verbs::CqPtr cq_;
+  base::Fd timer_;     ///< of rest()
+  base::Fd poll_set_;  ///< the channel, unless we rest, and the timer
   ibv_cq_ex* cq_ex_ = nullptr;
   std::vector<QueuePtr> queues_;  ///< by number; null: closed
   std::map<uint32_t, std::unique_ptr<Flow>> flows_;
@@ -117,6 +127,7 @@ class Steering {
   uint64_t failed_ = 0;
   bool fed_ = false;    ///< by a network interface: the software device
   bool found_ = false;  ///< something was polled since arm()
+  bool resting_ = false;
 };
 
 }  // namespace millrace::transport

@@ -77,6 +77,10 @@ export interface NativePorts {
    */
   pollPort(handle: number, target: Uint8Array, offset: number, rows: Int32Array): number;
 
-  /** Before sleeping on the port's descriptor (R7). @returns false: poll and call it once more first */
-  armPort(handle: number): boolean;
+  /**
+   * Before sleeping on the port's descriptor (R7).
+   * @param rest if not 0: for so many microseconds it does not become readable, and then it does
+   * @returns false: poll and call it once more first
+   */
+  armPort(handle: number, rest: number): boolean;
 }

@@ -30,7 +30,15 @@ void check_pieces(const RingFrame& whole) {
   PacketLayout at;
   parse_frame(whole.frame, whole.bytes, &before, &at);
   uint32_t bytes = 0;
-  const bool cut = cut_segments(whole, [&](uint8_t* piece, uint32_t length) {
+  Segments segments;
+  if (!segments.start(whole)) {
+    if (segments.left()) abort();
+    return;
+  }
+  while (segments.left()) {
+    const std::span<uint8_t> next = segments.next();
+    const uint8_t* piece = next.data();
+    const auto length = static_cast<uint32_t>(next.size());
     if (length > kMaxFrame) abort();
     PacketFields fields;
     PacketLayout layout;
@@ -40,8 +48,8 @@ void check_pieces(const RingFrame& whole) {
     if (memcmp(piece + layout.l4 + 8, whole.frame + at.l4 + 8 + bytes, layout.l4_bytes - 8) != 0)
       abort();
     bytes += layout.l4_bytes - 8;
-  });
-  if (cut && bytes != at.l4_bytes - 8) abort();
+  }
+  if (bytes != at.l4_bytes - 8) abort();
 }
 
 }  // namespace

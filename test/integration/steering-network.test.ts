@@ -125,13 +125,16 @@ describe.skipIf(!canMakeNetworks)('flows from a network interface', () => {
     // 4,008 bytes in pieces of 1,480.
     expect(ports.eth0).toMatchObject({ fragments: 9, malformed: 0, ringDrops: 0 });
     // What the sender left to be cut on the way (UDP_SEGMENT) comes cut.
-    const segmented = [
-      'import socket',
-      's = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)',
-      's.setsockopt(17, 103, 1000)',
-      's.sendto(b"s" * 4500, ("10.9.0.1", 5001))',
-    ];
-    network.run(network.host(2), 'python3', '-c', segmented.join('\n'));
+    const sendSegmented = (bytes: number, each: number, times: number) => {
+      const program = [
+        'import socket',
+        's = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)',
+        `s.setsockopt(17, 103, ${each})`,
+        `for i in range(${times}): s.sendto(b"s" * ${bytes}, ("10.9.0.1", 5001))`,
+      ];
+      network!.run(network!.host(2), 'python3', '-c', program.join('\n'));
+    };
+    sendSegmented(4500, 1000, 1);
     const cut = await until(receiver, ({ plain }) => plain!.count >= 6);
     expect(cut.plain!.kept.slice(1).map(({ payload }) => payload.length)).toEqual([
       1000, 1000, 1000, 1000, 500,
@@ -144,6 +147,10 @@ describe.skipIf(!canMakeNetworks)('flows from a network interface', () => {
     await from.ask('send', { to: '10.9.0.1', port: 5001, count: 5, bytes: 8000 });
     const large = await until(receiver, ({ plain }) => plain!.count >= 11);
     expect(large.plain!.kept.at(-1)!.payload).toHaveLength(8000);
+    // Many more at once than there are receives.
+    sendSegmented(6400, 100, 30);
+    const many = await until(receiver, ({ plain }) => plain!.count >= 11 + 30 * 64);
+    expect(many.plain!.count).toBe(11 + 30 * 64);
   });
 
   test('a change of rules under load loses nothing for those that stay', async () => {
