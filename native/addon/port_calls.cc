@@ -111,8 +111,9 @@ Napi::Value open_port(const Napi::CallbackInfo& info) {
 Napi::Value open_queue(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "openQueue");
   OpenPort* open = arguments.open<OpenPort>();
-  if (open == nullptr) return {};
-  const base::Result<uint32_t> queue = open->steering->open_queue();
+  const bool delivers = arguments.boolean(1, "delivers");
+  if (!arguments.ok()) return {};
+  const base::Result<uint32_t> queue = open->steering->open_queue(delivers);
   if (!queue.ok()) return failed(arguments, queue.status());
   return Napi::Number::New(info.Env(), queue.value());
 }

@@ -154,7 +154,15 @@ int Steering::post(Queue& queue, uint32_t slot) {
   return ibv_post_recv(queue.qp.get(), &wr, &bad);
 }
 
-base::Result<uint32_t> Steering::open_queue() {
+base::Status Steering::register_memory(Queue& queue, size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return base::Status::error(errno, "mmap");
+  queue.memory = base::Mapping(memory, bytes);
+  queue.mr = verbs::MrPtr(ibv_reg_mr(pd_.get(), memory, bytes, IBV_ACCESS_LOCAL_WRITE));
+  return queue.mr ? base::Status::success() : failed("ibv_reg_mr", errno);
+}
+
+base::Result<uint32_t> Steering::open_queue(bool delivers) {
   auto place = std::find(queues_.begin(), queues_.end(), nullptr);
   if (place == queues_.end()) {
     if (queues_.size() == kMaxQueues)
@@ -163,17 +171,16 @@ base::Result<uint32_t> Steering::open_queue() {
   }
   auto queue = std::make_unique<Queue>();
   queue->number = static_cast<uint32_t>(place - queues_.begin());
-  const size_t bytes = size_t{options_.receives} * options_.frame_bytes;
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return base::Status::error(errno, "mmap");
-  queue->memory = base::Mapping(memory, bytes);
-  queue->mr = verbs::MrPtr(ibv_reg_mr(pd_.get(), memory, bytes, IBV_ACCESS_LOCAL_WRITE));
-  if (!queue->mr) return failed("ibv_reg_mr", errno);
+  const uint32_t receives = delivers ? options_.receives : 0;
+  if (delivers) {
+    base::Status status = register_memory(*queue, size_t{receives} * options_.frame_bytes);
+    if (!status.ok()) return status;
+  }
   ibv_qp_init_attr init = {};
   init.qp_type = IBV_QPT_RAW_PACKET;
   init.send_cq = init.recv_cq = cq_.get();
   init.cap.max_send_wr = init.cap.max_send_sge = 1;
-  init.cap.max_recv_wr = options_.receives;
+  init.cap.max_recv_wr = std::max(receives, 1u);  // adapters steer to no QP without any
   init.cap.max_recv_sge = 1;
   queue->qp = verbs::QpPtr(ibv_create_qp(pd_.get(), &init));
   if (!queue->qp) return failed("ibv_create_qp", errno);
@@ -183,7 +190,7 @@ base::Result<uint32_t> Steering::open_queue() {
   if (const int error = ibv_modify_qp(queue->qp.get(), &attr, IBV_QP_STATE | IBV_QP_PORT);
       error != 0)
     return failed("ibv_modify_qp", error);
-  for (uint32_t slot = 0; slot < options_.receives; ++slot) {
+  for (uint32_t slot = 0; slot < receives; ++slot) {
     if (const int error = post(*queue, slot); error != 0) return failed("ibv_post_recv", error);
   }
   attr.qp_state = IBV_QPS_RTR;
@@ -259,7 +266,7 @@ uint32_t Steering::poll(FrameSink& sink, uint32_t max) {
   do {
     Queue* queue = find(static_cast<uint32_t>(cq_ex_->wr_id & (kMaxQueues - 1)));
     const auto slot = static_cast<uint32_t>(cq_ex_->wr_id >> kQueueBits);
-    if (queue == nullptr || slot >= options_.receives) continue;
+    if (queue == nullptr || !queue->mr || slot >= options_.receives) continue;
     if (cq_ex_->status == IBV_WC_SUCCESS) {
       SteeredFrame frame;
       frame.queue = queue->number;
@@ -300,15 +307,19 @@ bool Steering::arm() {
   }
   const bool found = std::exchange(found_, false);
   // A port that a network interface feeds is readable while frames wait, armed or not. Then only
-  // what else woke us has to be taken away.
-  if (fed_ && found) return true;
+  // what else woke us has to be taken away, which may bring frames into the CQ, as a poll does.
+  if (fed_ && (found || std::exchange(drained_, false))) return true;
   ibv_cq* cq = nullptr;
   void* unused = nullptr;
   unsigned events = 0;
   while (ibv_get_cq_event(channel_.get(), &cq, &unused) == 0) ++events;
   if (events != 0) ibv_ack_cq_events(cq_.get(), events);
+  if (fed_) {
+    drained_ = true;
+    return false;
+  }
   // Armed before, and nothing has come since.
-  if (fed_ || (!found && events == 0)) return true;
+  if (!found && events == 0) return true;
   // What came before the arming is for one more look (R7).
   return ibv_req_notify_cq(cq_.get(), 0) != 0;
 }

@@ -62,8 +62,11 @@ class Steering {
   /** Destroys all. Idempotent. */
   void close();
 
-  /** A queue with its receives posted. Errors: of the device. */
-  base::Result<uint32_t> open_queue();
+  /**
+   * A queue with its receives posted. `delivers`: false for rules that drop or count, whose frames
+   * nobody wants: it has neither receives nor memory for them. Errors: of the device.
+   */
+  base::Result<uint32_t> open_queue(bool delivers);
   /** What has come for it and was not taken is lost. Needs its flows gone: else EBUSY. */
   base::Status close_queue(uint32_t queue);
 
@@ -81,7 +84,8 @@ class Steering {
 
   /** Takes at most `max` frames, while the sink is ready. @return how many. */
   uint32_t poll(FrameSink& sink, uint32_t max);
-  /** Arms the CQ and looks again (R7). True: nothing is pending, sleep on fd(). */
+  /** Arms the CQ and looks again (R7). True: nothing is pending, sleep on fd(). False: poll, and
+   * arm again. */
   bool arm();
   /**
    * In place of arm(): fd() becomes readable once this time is over, whatever comes meanwhile, and
@@ -110,6 +114,7 @@ class Steering {
   /** A verbs call that failed, with the device's reason. */
   base::Status failed(const char* call, int error) const;
   Queue* find(uint32_t queue) const;
+  base::Status register_memory(Queue& queue, size_t bytes);
   int post(Queue& queue, uint32_t slot);
 
   SteeringOptions options_;
@@ -125,8 +130,9 @@ class Steering {
   std::map<uint32_t, std::unique_ptr<Flow>> flows_;
   uint32_t next_flow_ = 1;
   uint64_t failed_ = 0;
-  bool fed_ = false;    ///< by a network interface: the software device
-  bool found_ = false;  ///< something was polled since arm()
+  bool fed_ = false;      ///< by a network interface: the software device
+  bool found_ = false;    ///< something was polled since arm()
+  bool drained_ = false;  ///< events were taken away since a poll found nothing
   bool resting_ = false;
 };
 

@@ -50,8 +50,12 @@ export interface NativePorts {
    */
   openPort(options: { device: string; interface: string }): number;
 
-  /** Opens a queue: a RAW_PACKET queue pair with its receives. @returns its number */
-  openQueue(handle: number): number;
+  /**
+   * Opens a queue: a RAW_PACKET queue pair with its receives.
+   * @param delivers false for rules that drop or count: without receives and memory for them
+   * @returns its number
+   */
+  openQueue(handle: number, delivers: boolean): number;
 
   /** Closes a queue; what it holds is lost. @throws NativeError `EBUSY` while flows lead there */
   closeQueue(handle: number, queue: number): void;

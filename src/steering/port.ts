@@ -79,7 +79,8 @@ export class Port {
     const key = receiver(rule);
     let queue = this.#queues.get(key);
     if (queue === undefined) {
-      queue = { number: this.#native.openQueue(this.#handle), stream, flows: 0, untagged: [] };
+      const number = this.#native.openQueue(this.#handle, stream !== undefined);
+      queue = { number, stream, flows: 0, untagged: [] };
       this.#queues.set(key, queue);
       this.#byNumber[queue.number] = queue;
     }
