@@ -11,7 +11,7 @@ import { newFolder, owned, scene } from './processes.mjs';
 const ADDRESS = '10.9.1.1';
 const PORT = 5001;
 const SIZES = { '64 B': 64, '1400 B': 1400 };
-const RATES = [5, 10, 25, 50, 75, 100, 150, 200, 250, 300, 400, 500, 600, 800].map(
+const RATES = [5, 10, 25, 50, 75, 100, 150, 200, 250, 300, 400, 500, 600, 800, 1000].map(
   (thousand) => thousand * 1000,
 );
 /** Datagrams a second: more than dgram takes here, and less than most machines. */
@@ -36,6 +36,7 @@ const nanos = (value) => `${digits(value)} ns`;
 export const tables = {
   rate: { title: 'most datagrams a second\nwithout loss', ours: 'millrace', show: perSecond },
   cpu: { title: 'CPU a datagram, then', ours: 'millrace', show: micros, less: true },
+  sent: { title: 'most that was sent\nin a step', ours: 'millrace', show: perSecond },
   lost: { title: `lost of ${FLOOD / 1000} k/s`, ours: 'millrace', show: percent, less: true },
   fanout: {
     title: `CPU of the service a datagram,\n64 B at ${FANOUT_RATE / 1000} k/s`,
@@ -69,6 +70,8 @@ function world() {
     process.on('exit', () => ip('netns', 'del', name));
   }
   ip('-n', left, 'link', 'add', 'a0', 'type', 'veth', 'peer', 'name', 'b0', 'netns', right);
+  // Datagrams that were handed over together are cut before they leave: they arrive one by one, as from a wire.
+  ip('-n', left, 'link', 'set', 'a0', 'gso_max_segs', '1');
   ip('-n', left, 'address', 'add', '10.9.1.2/24', 'dev', 'a0');
   ip('-n', right, 'address', 'add', `${ADDRESS}/24`, 'dev', 'b0');
   ip('-n', left, 'link', 'set', 'a0', 'up');
@@ -122,12 +125,14 @@ function received(peer, row, ms) {
     const receiver = start('steering-child.mjs', { ...where, peer, role }, world().inside);
     await receiver.first('ready');
     let best = { rate: 0, each: Number.NaN };
+    let most = 0;
     for (const asked of RATES) {
       const { result: sent, reports } = await during([receiver], () => send(bytes, asked, ms));
       const [{ count, micros }] = reports;
-      if (count < sent) break;
       // What was sent, which may be less than was asked for: the sender shares the machine.
       const rate = (sent * 1000) / ms;
+      most = Math.max(most, rate);
+      if (count < sent) break;
       if (rate > best.rate) best = { rate, each: micros / count };
     }
     const { result: sent, reports } = await during([receiver], () => send(bytes, FLOOD, ms));
@@ -136,6 +141,7 @@ function received(peer, row, ms) {
     return [
       ['rate', row, best.rate > 0 ? best.rate : `lost some of ${perSecond(RATES[0])}`],
       ['cpu', row, best.rate > 0 ? best.each : `lost some of ${perSecond(RATES[0])}`],
+      ['sent', row, most],
       ['lost', row, (100 * (sent - reports[0].count)) / sent],
     ];
   });

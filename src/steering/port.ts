@@ -14,11 +14,11 @@ const ROWS = 512;
 const TURN_MS = 1;
 const TURN_DATAGRAMS = 4096;
 /**
- * Moderation: after a turn that found so many the next look is so many microseconds later, and until then nobody is woken.
- * A wake-up costs the sender of the same host as much as sending, and us as much as three datagrams.
+ * Moderation: while datagrams come closer together than this on average, the next look is REST_US later, and until then
+ * nobody is woken. Waking costs a sender on this host as much as sending, and us as much as three datagrams.
  */
-const BUSY_DATAGRAMS = 4;
-const REST_US = 50;
+const BUSY_MS = 0.015;
+const REST_US = 100;
 
 interface Queue {
   readonly number: number;
@@ -58,6 +58,8 @@ export class Port {
   /** The last poll found nothing: whatever was counted and not taken is lost. */
   #empty = true;
   #watching = false;
+  /** When the last turn began. */
+  #looked = 0;
   #held = false;
   #closed = false;
 
@@ -149,14 +151,17 @@ export class Port {
 
   #run(): void {
     this.#turn = undefined;
-    const end = performance.now() + TURN_MS;
+    const now = performance.now();
+    const end = now + TURN_MS;
+    const most = (now - this.#looked) / BUSY_MS;
+    this.#looked = now;
     for (let taken = 0; taken < TURN_DATAGRAMS && performance.now() < end; ) {
       const rows = this.#poll();
       if (this.#closed) return;
       taken += rows;
       // Where there was room for more, nothing is left.
       if (rows === ROWS || this.#full) continue;
-      if (this.#native.armPort(this.#handle, taken < BUSY_DATAGRAMS ? 0 : REST_US)) return this.#watch(true);
+      if (this.#native.armPort(this.#handle, taken > most ? REST_US : 0)) return this.#watch(true);
     }
     this.#watch(false);
     this.#turn = setImmediate(() => this.#run());
