@@ -17,8 +17,9 @@ const channel = () => member.channel('feed', { codec: 'bytes', delivery: spec.de
 const roles = {
   async dgram() {
     const { createSocket } = await import('node:dgram');
-    // The largest buffer that it can have: the kernel cuts the wish down to net.core.rmem_max.
-    const socket = createSocket({ type: 'udp4', recvBufferSize: 1 << 30 });
+    // The kernel cuts the wish down to net.core.rmem_max.
+    const recvBufferSize = spec.peer === 'buffered' ? 1 << 30 : undefined;
+    const socket = createSocket({ type: 'udp4', recvBufferSize });
     socket.on('message', () => count++);
     await new Promise((resolve) => socket.bind(spec.port, spec.address, resolve));
   },
