@@ -14,33 +14,29 @@ import { existsSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'no
 import { createRequire } from 'node:module';
 import { cpus, loadavg, release, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
+import { commandLine } from '../scripts/setup.mjs';
 import { endAll, freePort, runJob } from '../test/conformance/pair.mjs';
 import { lineChart } from './plot.mjs';
 import { runUcx } from './ucx.mjs';
 
 const root = join(import.meta.dirname, '..');
-const { values: options } = parseArgs({
-  options: {
-    turns: { type: 'string', default: '5' },
-    only: { type: 'string', default: '' },
-    plot: { type: 'string' },
-    help: { type: 'boolean', short: 'h', default: false },
-  },
-});
-const turns = Number(options.turns);
-if (options.help || !(turns >= 1)) {
-  console.log(
-    `npm run bench:device -- [--turns N] [--only TEXT] [--plot FILE]
+const HELP = `Usage: npm run bench:device -- [--turns N] [--only TEXT] [--plot FILE]
 
   --turns N     how often each is measured (5)
   --only TEXT   only rows that have this text in their first three columns
   --plot FILE   writes the costs over the number of QPs as SVG, e.g. docs/soft-device-qps.svg
 
 Needs perftest and ucx-utils (Debian), a C++ compiler, and the built addon. Exit code 1 if something could not be measured;
-marks that are not met are printed and change nothing.`,
-  );
-  process.exit(options.help ? 0 : 1);
+marks that are not met are printed and change nothing.`;
+const { values: options } = commandLine(HELP, {
+  turns: { type: 'string', default: '5' },
+  only: { type: 'string', default: '' },
+  plot: { type: 'string' },
+});
+const turns = Number(options.turns);
+if (!(turns >= 1)) {
+  console.log(`--turns takes a number from 1 on, not ${options.turns}.\n\n${HELP}`);
+  process.exit(2);
 }
 
 const shm = mkdtempSync(join(existsSync('/dev/shm') ? '/dev/shm' : tmpdir(), 'bd-'));

@@ -34,7 +34,7 @@ const root = join(here, '..');
 const SECTIONS = [small, large, steering];
 
 const unique = (names) => [...new Set(names)].join(', ');
-const HELP = `npm run bench -- [options]
+const HELP = `Usage: npm run bench -- [options]
 
 Sections: ${SECTIONS.map(({ name, title }) => `\n  ${name.padEnd(16)} ${title}`).join('')}
 

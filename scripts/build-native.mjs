@@ -9,7 +9,7 @@ import { spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, relative } from 'node:path';
-import { BUILD_TOOLS, duration, missing, packagesOf, root, run, say } from './setup.mjs';
+import { BUILD_TOOLS, commandLine, duration, missing, packagesOf, root, run, say } from './setup.mjs';
 
 const addon = join(root, 'build', 'Release', 'millrace.node');
 const prebuilt = join(root, 'prebuilds', 'linux-x64-glibc', 'millrace.node');
@@ -17,7 +17,11 @@ const prebuilt = join(root, 'prebuilds', 'linux-x64-glibc', 'millrace.node');
 const dropin = join(root, 'build', 'Release', 'verbs', 'libibverbs.so.1');
 const prebuiltDropin = join(root, 'prebuilds', 'linux-x64-glibc', 'verbs', 'libibverbs.so.1');
 // Not build/ itself: cmake-js takes the whole folder as its own, and others build beside it.
-const config = process.argv.includes('--debug') ? 'Debug' : 'Release';
+const { values: options } = commandLine(
+  'Usage: npm run build:native [-- --debug]\nBuilds the addon and the drop-in libibverbs.so.1; with --debug without optimisation.',
+  { debug: { type: 'boolean' } },
+);
+const config = options.debug ? 'Debug' : 'Release';
 const folder = join(root, 'build', config === 'Debug' ? 'addon-debug' : 'addon');
 
 function give_up(text) {

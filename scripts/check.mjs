@@ -4,14 +4,11 @@
  */
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { modulesAreCurrent, root, say } from './setup.mjs';
+import { commandLine, modulesAreCurrent, root, say } from './setup.mjs';
 
-if (process.argv.includes('--help') || process.argv.includes('-h')) {
-  say(
-    'Usage: npm run check\nLint, dependency directions, types, C++ tests and unit tests. `npm test` is all of it.',
-  );
-  process.exit(0);
-}
+commandLine(
+  'Usage: npm run check\nLint, dependency directions, types, C++ tests and unit tests. `npm test` is all of it.',
+);
 if (!modulesAreCurrent()) {
   say(
     'node_modules is missing or is not what package-lock.json says: run npm ci --ignore-scripts (or npm test).',

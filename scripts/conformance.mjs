@@ -19,11 +19,10 @@ import {
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { endAll, freePort, runJob } from '../test/conformance/pair.mjs';
 import { CHECKS } from '../test/conformance/programs.mjs';
 import { runPyverbs } from '../test/conformance/pyverbs.mjs';
-import { duration, root, say } from './setup.mjs';
+import { commandLine, duration, root, say } from './setup.mjs';
 
 const HELP = `Usage: npm run conformance [-- OPTIONS] [-- NAME...]
 
@@ -36,9 +35,9 @@ Runs what has one of the NAMEs in its name (all, if none is given).
   --list                      the programs' names
   --verbose                   every row, not only what failed`;
 
-const { values: options, positionals: names } = parseArgs({
-  allowPositionals: true,
-  options: {
+const { values: options, positionals: names } = commandLine(
+  HELP,
+  {
     link: { type: 'string' },
     programs: { type: 'boolean', default: false },
     pyverbs: { type: 'boolean', default: false },
@@ -47,13 +46,9 @@ const { values: options, positionals: names } = parseArgs({
     seed: { type: 'string', default: '1' },
     list: { type: 'boolean', default: false },
     verbose: { type: 'boolean', default: false },
-    help: { type: 'boolean', short: 'h', default: false },
   },
-});
-if (options.help) {
-  say(HELP);
-  process.exit(0);
-}
+  { allowPositionals: true },
+);
 if (options.list) {
   for (const check of CHECKS) say(`${check.name}${check.full ? ' (with --full)' : ''}`);
   process.exit(0);

@@ -6,6 +6,7 @@ import { spawn, spawnSync } from 'node:child_process';
 import { closeSync, existsSync, mkdirSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
 
 /** The project's folder. */
 export const root = dirname(dirname(fileURLToPath(import.meta.url)));
@@ -19,6 +20,22 @@ export const routeTo = (stream) => {
 };
 /** Prints one line. */
 export const say = (text = '') => out.write(`${text}\n`);
+
+/**
+ * Reads a script's options as parseArgs() does. With --help it prints the help and ends; what is wrong is one line, with the
+ * help, and exit code 2.
+ */
+export function commandLine(help, options = {}, rest = {}) {
+  try {
+    const read = parseArgs({ options: { ...options, help: { type: 'boolean', short: 'h' } }, ...rest });
+    if (!read.values.help) return read;
+  } catch (error) {
+    say(`${error.message.split('. To specify')[0]}\n\n${help}`);
+    process.exit(2);
+  }
+  say(help);
+  process.exit(0);
+}
 
 /** '12.3 s' or '2 min 05 s'. */
 export function duration(ms) {

@@ -13,6 +13,7 @@ import { join, resolve } from 'node:path';
 import {
   buildNative,
   buildTypeScript,
+  commandLine,
   duration,
   endWithChildren,
   logs,
@@ -30,8 +31,15 @@ import { boot } from './vm/machine.mjs';
 const LIMIT_MS = 9 * 60_000;
 const TOOLS = ['compiler', 'cmake', 'make', 'verbs', 'gtest', 'qemu', 'busybox', 'kmod', 'rdma', 'ibverbs'];
 
-const at = process.argv.indexOf('--program');
-const program = at > 0 ? resolve(process.argv[at + 1]) : join(root, 'test', 'vm', 'guest.mjs');
+const { values: options } = commandLine(
+  `Usage: npm run test:vm [-- OPTIONS]
+
+The transport on the kernel's RDMA (rxe), in a virtual machine.
+  --no-build      takes the addon, dist/ and the C++ tests as they are
+  --program FILE  runs another program in the machine`,
+  { 'no-build': { type: 'boolean' }, program: { type: 'string' } },
+);
+const program = options.program ? resolve(options.program) : join(root, 'test', 'vm', 'guest.mjs');
 
 const give_up = (text, failed = 1) => {
   say(`  ${text}`);
@@ -48,7 +56,7 @@ const kernelLog = join(logs, 'vm-console.log');
 let machine;
 endWithChildren(() => machine?.kill('SIGKILL'));
 
-if (!process.argv.includes('--no-build')) {
+if (!options['no-build']) {
   say('  building   the addon, dist/ and the C++ tests');
   const context = { log: join(logs, 'vm-build.log'), env: {}, left: () => 30 * 60_000 };
   if (!((await buildNative()) && (await buildTypeScript()) && (await buildNativeTests(context))))
