@@ -78,7 +78,9 @@ async function hub(spec) {
   };
   await serve(async (question) => {
     const { seconds, most } = question;
-    await send({ ...question, ...(most === undefined ? { seconds: seconds / 4 } : { most: 4 }), least: 2 });
+    // Until as much was under way at once as may be: what that takes is made anew for each size.
+    const least = 2 * question.window;
+    await send({ ...question, ...(most === undefined ? { seconds: seconds / 4 } : { most: least }), least });
     const { times, rate } = await send(question);
     times.sort((a, b) => a - b);
     return { micros: times.length > 0 ? times[times.length >> 1] : (question.bytes / rate) * 1e6, rate };
