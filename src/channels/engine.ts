@@ -8,7 +8,6 @@ import { lastOf } from './farewell.js';
 import { Faults } from './faults.js';
 import { Fetches } from './fetches.js';
 import type { Batch } from './frames.js';
-import { Inbound, type InboundHost } from './inbound.js';
 import { Keepalive, type KeepaliveHost } from './keepalive.js';
 import { Copies } from './lending/copies.js';
 import { Holdings } from './lending/holdings.js';
@@ -19,13 +18,14 @@ import { Groups } from './multicast/groups.js';
 import { Peer, SELF } from './peer.js';
 import { Pump, type PumpWork, type WaitMode } from './pump.js';
 import { LANE_STATES } from './reasons.js';
+import { Inbound, type InboundHost } from './receiving/inbound.js';
+import { Subscribing, type SubscribingHost } from './receiving/subscribing.js';
 import { Seals } from './seals.js';
 import { Agenda, type AgendaHost } from './sending/agenda.js';
 import { Feedback } from './sending/feedback.js';
 import { Publishers, type PublishersHost } from './sending/publishers.js';
 import { Shortage, type ShortageHost } from './sending/shortage.js';
 import { Status } from './status.js';
-import { Subscribing, type SubscribingHost } from './subscribing.js';
 import { Transport, type TransportEvents } from './transport.js';
 import { KIND } from './wire.js';
 
@@ -157,7 +157,7 @@ export class Engine
         this.control.send(peer, 0, KIND.LANDED, 0, 0, 0, payload);
         this.schedule();
       },
-      ready: (origin) => this.inbound.ready(origin),
+      ready: (origin) => this.inbound.lines.ready(origin),
       tellOf: (origin, event) => this.inbound.origins.tell(origin, event),
     });
     this.inbound = new Inbound(this);
@@ -179,7 +179,7 @@ export class Engine
   /** Sends what was produced and settles what can be settled. Also runs in the middle of a long turn. */
   endOfTurn(): void {
     if (this.closed) return;
-    this.inbound.endOfTurn();
+    this.inbound.accounts.endOfTurn();
     if (this.control.stalled.size > 0) this.control.retry();
     this.agenda.serve();
     if (this.transport.pending || this.transport.unsent) this.transport.flush();
@@ -278,7 +278,7 @@ export class Engine
   /** Hands the last reports to publishers, and all that is to be sent, to the transport. @returns lingers */
   lastFlush(): boolean {
     if (this.closed) return false;
-    this.inbound.lastReport();
+    this.inbound.accounts.last();
     this.transport.flush();
     return this.lingers;
   }

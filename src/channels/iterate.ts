@@ -159,7 +159,7 @@ export class ChannelIterator<V> implements AsyncIterableIterator<V>, Rich<unknow
       this.#holders.delete(origin);
       return;
     }
-    this.#engine.inbound.touch(origin);
+    this.#engine.inbound.accounts.touch(origin);
     this.#engine.schedule();
   }
 

@@ -1,8 +1,8 @@
-import { MillraceError } from '../errors.js';
-import type { Clock, Scheduled } from './clock.js';
-import type { Faults } from './faults.js';
-import type { Batch, EndMark } from './frames.js';
-import type { Peer } from './peer.js';
+import { MillraceError } from '../../errors.js';
+import type { Clock, Scheduled } from '../clock.js';
+import type { Faults } from '../faults.js';
+import type { Batch, EndMark } from '../frames.js';
+import type { Peer } from '../peer.js';
 
 /** Frames wait for subscriptions for so long at most. */
 const HOLD_MS = 5000;

@@ -1,10 +1,10 @@
-import { type AnyMillraceError, MillraceError } from '../errors.js';
-import type { EndMark } from './frames.js';
-import type { Peer } from './peer.js';
-import type { Status } from './status.js';
-import type { InboundCounts, LocalSubscription, Origin } from './subscription.js';
-import type { GapEvent, PublisherLeftEvent, StatusEvent } from './types.js';
-import type { GapReason } from './wire.js';
+import { type AnyMillraceError, MillraceError } from '../../errors.js';
+import type { EndMark } from '../frames.js';
+import type { Peer } from '../peer.js';
+import type { Status } from '../status.js';
+import type { InboundCounts, LocalSubscription, Origin } from '../subscription.js';
+import type { GapEvent, PublisherLeftEvent, StatusEvent } from '../types.js';
+import type { GapReason } from '../wire.js';
 
 /**
  * The publishers that this member hears, by peer and channel number, and what its subscribers are told of them besides

@@ -1,13 +1,13 @@
-import type { AnyMillraceError } from '../errors.js';
-import type { Control } from './control.js';
+import type { AnyMillraceError } from '../../errors.js';
+import type { Control } from '../control.js';
+import type { Membership } from '../membership.js';
+import type { Groups } from '../multicast/groups.js';
+import type { Peer } from '../peer.js';
+import type { Status } from '../status.js';
+import { LocalSubscription, type Origin, type Wanted } from '../subscription.js';
+import type { Transport } from '../transport.js';
+import { KIND } from '../wire.js';
 import type { Inbound } from './inbound.js';
-import type { Membership } from './membership.js';
-import type { Groups } from './multicast/groups.js';
-import type { Peer } from './peer.js';
-import type { Status } from './status.js';
-import { LocalSubscription, type Origin, type Wanted } from './subscription.js';
-import type { Transport } from './transport.js';
-import { KIND } from './wire.js';
 
 /** What subscribing needs of its member. */
 export interface SubscribingHost {

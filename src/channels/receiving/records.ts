@@ -1,16 +1,15 @@
-import { MillraceError } from '../errors.js';
-import { readDone, readSubscribed } from './bodies.js';
-import type { Codec } from './codec/codec.js';
-import { announced, builtin } from './codecs.js';
-import type { Faults } from './faults.js';
-import type { Batch } from './frames.js';
-import { reportMismatch } from './mismatch.js';
-import { RANGES, type Reorder } from './multicast/reorder.js';
-import { asMillraceError, type Origins } from './origins.js';
-import type { Peer } from './peer.js';
-import type { Feedback } from './sending/feedback.js';
-import type { Status } from './status.js';
-import { type LocalSubscription, Origin } from './subscription.js';
+import { MillraceError } from '../../errors.js';
+import { readDone, readSubscribed } from '../bodies.js';
+import type { Codec } from '../codec/codec.js';
+import { announced, builtin } from '../codecs.js';
+import type { Faults } from '../faults.js';
+import type { Batch } from '../frames.js';
+import { reportMismatch } from '../mismatch.js';
+import { RANGES } from '../multicast/reorder.js';
+import type { Peer } from '../peer.js';
+import type { Feedback } from '../sending/feedback.js';
+import type { Status } from '../status.js';
+import { type LocalSubscription, Origin } from '../subscription.js';
 import {
   type DoneBody,
   GAP_REASONS,
@@ -19,7 +18,10 @@ import {
   type SubscribedBody,
   sequenceAt,
   WORD,
-} from './wire.js';
+} from '../wire.js';
+import type { Accounts } from './accounts.js';
+import { asMillraceError, type Origins } from './origins.js';
+import type { Sequencing } from './sequencing.js';
 
 /** What a decoder takes at most: what a typed array can have. A publisher's pool is the limit that counts. */
 const LARGEST_BODY = 2 ** 32;
@@ -54,10 +56,8 @@ export class ControlRecords {
   constructor(
     private readonly host: RecordsHost,
     private readonly origins: Origins,
-    /** Look after that publisher at the end of the turn. */
-    private readonly touch: (origin: Origin) => void,
-    /** Puts the messages of a multicast channel in order. */
-    private readonly reorder: (origin: Origin, subscription: LocalSubscription) => Reorder<Origin>,
+    private readonly accounts: Accounts,
+    private readonly sequencing: Sequencing,
   ) {}
 
   /** Takes the control record at `pos` of a frame. */
@@ -114,7 +114,7 @@ export class ControlRecords {
         // Datagrams come in no order with this record.
         origin.owes = origin.reorder === null ? origin.last : Math.max(origin.owes, sequenceAt(u32, word));
         origin.asked = true;
-        return this.touch(origin);
+        return this.accounts.touch(origin);
       default:
         this.origins.strays++; // a later version's: reserved kinds are skipped
     }
@@ -166,7 +166,7 @@ export class ControlRecords {
     if (origin.reorder !== null) return origin.reorder.lost(from, to, GAP_REASONS[reason] ?? 'lost');
     this.origins.missing(origin, from - 1, 'lost');
     this.origins.missing(origin, to, GAP_REASONS[reason] ?? 'lost');
-    this.touch(origin);
+    this.accounts.touch(origin);
   }
 
   /** "You are subscribed, live from `first` on": the first record of a stream, before its definitions and messages. */
@@ -207,7 +207,7 @@ export class ControlRecords {
       );
       origins.add(origin);
       if (body.delivery === 'multicast') {
-        origin.reorder = this.reorder(origin, subscription);
+        origin.reorder = this.sequencing.begin(origin, subscription);
         origin.stopListening = this.host.subscribing.listen(body.name, subscription.status);
       }
     }
