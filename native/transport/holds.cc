@@ -20,6 +20,9 @@ using base::step;
 constexpr uint32_t kMagic = 0x4d4c5248;  // "MLRH"
 constexpr uint64_t kOffered = 1;
 constexpr uint64_t kHeld = 2;
+/** A word is changed so often under who clears it: its offer is taken and given back (R15). A word
+ * that is 0 is offered anew by its publisher alone, who is the one that clears, or dead (R16). */
+constexpr int kChanges = 2;
 
 constexpr uint64_t offered(uint64_t serial) { return serial << 2 | kOffered; }
 constexpr uint64_t held(uint64_t serial) { return serial << 2 | kHeld; }
@@ -121,8 +124,10 @@ uint64_t HoldTable::receiver_of(uint32_t word) const {
 void HoldTable::clear_receiver(uint64_t receiver, bool taken) {
   for (uint32_t word = 0; word < kEntries; ++word) {
     uint64_t now = load(word);
-    // A receiver that is alive may take an offer meanwhile: then it is its own.
-    while (now != 0 && receiver_of(word) == receiver && (taken || (now & 3) == kOffered)) {
+    for (int changes = 0; changes <= kChanges; ++changes) {
+      // A receiver that is alive may take an offer meanwhile: then it is its own.
+      const bool theirs = now != 0 && receiver_of(word) == receiver;
+      if (!theirs || (!taken && (now & 3) != kOffered)) break;
       step("hold-clear");
       if (at(word).compare_exchange_strong(now, 0, std::memory_order_seq_cst)) break;
     }

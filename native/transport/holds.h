@@ -79,7 +79,11 @@ class HoldTable {
   /** OFFERED -> 0: a send that is given up, or a descriptor that nobody wants. */
   bool revoke(uint32_t word, uint64_t serial);
   /** Clears all words of a receiver that is dead (`taken` too), or of one that is given up (only
-   * what it has not taken). Its publisher does that, or anyone if that is dead (R16). */
+   * what it has not taken). Its publisher does that, or anyone if that is dead (R16). A word that
+   * changes more often than the protocol lets it is left as it is: somebody who lives writes there,
+   * and must not hold up who clears. It counts as a hold until the next who clears finds it at
+   * rest.
+   */
   void clear_receiver(uint64_t receiver, bool taken);
   /** Words that are not 0. */
   uint32_t count() const;

@@ -231,6 +231,32 @@ TEST_F(Lending, AnOfferIsTakenOnceByWhomItIsFor) {
   EXPECT_EQ(table.count(), 0u);
 }
 
+/** A word that is scribbled on whenever somebody is about to clear one. */
+volatile uint64_t* scribbled_word = nullptr;
+
+TEST_F(Lending, AWordThatKeepsChangingHoldsNobodyUp) {
+  auto table = HoldTable::create(folder_.get(), kPublisher).take();
+  table.offer(5, 77, kOne);
+  table.offer(6, 78, kOne);
+  const base::Fd file(openat(folder_.get(), pool_file(kPublisher, 0).c_str(), O_RDWR | O_CLOEXEC));
+  const base::Mapping mapping = base::map_shared(file.get(), table.bytes()).take();
+  scribbled_word =
+      reinterpret_cast<volatile uint64_t*>(mapping.data() + 64 + 5 * sizeof(HoldEntry));
+  ASSERT_EQ(*scribbled_word >> 2, 77u);
+  const auto before = signal(SIGUSR1, [](int) { *scribbled_word = *scribbled_word + 4; });
+  base::signal_at_step(base::kEachStep, SIGUSR1, "hold-clear");
+  table.clear_receiver(kOne, true);
+  // Three tries at the first word, one at the second.
+  EXPECT_EQ(base::steps_passed(), 4u);
+  base::signal_at_step(0, 0);
+  signal(SIGUSR1, before);
+  EXPECT_TRUE(table.stands(5, 77 + 4));
+  EXPECT_EQ(table.receiver_of(6), kOne);
+  EXPECT_EQ(table.count(), 1u);
+  table.clear_receiver(kOne, true);
+  EXPECT_EQ(table.count(), 0u);
+}
+
 TEST_F(Lending, ABlockComesBackWithItsLastHold) {
   auto pool = this->pool(1 << 20, 1 << 20, true);
   auto one = leases(kOne);
