@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { Place, root } from '../support/cli-process.js';
-import { PubSub, whole } from '../support/pubsub-process.js';
+import { leaveAll, PubSub, whole } from '../support/pubsub-process.js';
 
 let place: Place;
 beforeEach(() => {
@@ -56,6 +56,17 @@ describe('what holds the event loop', () => {
     expect(await one.finish()).toEqual({ code: 0, signal: null });
     expect(place.content).toEqual([]);
   });
+});
+
+test('while nothing comes a subscriber takes about no CPU', async () => {
+  const [pub, sub] = [await PubSub.start(place, 'pub'), await PubSub.start(place, 'sub')];
+  sub.tell('subscribe', { channel: 'x' });
+  await pub.ask('ready', 'ready', { channel: 'x' });
+  await pub.publish({ channel: 'x', count: 10_000 });
+  expect(await pub.drain()).toMatchObject({ complete: true });
+  // CPU, not time: the load of the machine does not matter. Polling would take all of the second.
+  for (const one of [pub, sub]) expect((await one.ask('cpu', 'cpu', { ms: 1000 })).ms).toBeLessThan(100);
+  await leaveAll(place, pub, sub);
 });
 
 describe('process.exit(), an uncaught exception and a crash in the middle of traffic', () => {

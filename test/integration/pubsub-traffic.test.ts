@@ -66,10 +66,13 @@ test('publish() and its receipts', async () => {
   const [pub, ...subs] = await Promise.all(['pub', 'one', 'two'].map((name) => PubSub.start(place, name)));
   for (const sub of subs) sub.tell('subscribe', { channel: 'x' });
   await pub!.ask('ready', 'ready', { channel: 'x', subscribers: 2 });
+  const registered = async () => (await pub!.ask('resources', 'resources')).mrs;
+  const before = await registered();
   expect(await pub!.publish({ channel: 'x', count: 2000, how: 'publish' })).toMatchObject({
     published: 2000,
     received: 4000,
   });
+  expect(await registered(), 'nothing is registered for a message').toBe(before);
   await pub!.drain();
   for (const sub of subs) expect(await sub.heard()).toMatchObject({ 'x pub': whole(2000) });
   await leaveAll(place, pub!, ...subs);

@@ -100,6 +100,8 @@ export class Running {
 export class Place {
   readonly folder: string;
   readonly env: NodeJS.ProcessEnv;
+  /** What Node is run by: a command that runs the rest of its line, and its options. */
+  runner: readonly string[] = [];
   private readonly started: Running[] = [];
 
   constructor(base = process.env.MILLRACE_SHM_DIR || '/dev/shm') {
@@ -125,7 +127,8 @@ export class Place {
 
   /** Runs a program with Node. */
   node(file: string, ...words: string[]): Running {
-    return this.run(process.execPath, [file, ...words]);
+    const [command, ...rest] = [...this.runner, process.execPath, file, ...words];
+    return this.run(command!, rest);
   }
 
   /** Runs a command line of the shell, in which `millrace` is ours. */

@@ -88,6 +88,7 @@ export class FakeHandle {
   /** Arena space is given back only after so many polls: a device whose completions are late. */
   lateBy = 0;
   readonly late: { position: number; polls: number }[] = [];
+  /** Calls with something to send. */
   flushes = 0;
 
   constructor(
@@ -98,6 +99,8 @@ export class FakeHandle {
     this.counters[RELEASE] = -1;
   }
 }
+
+const backlogOf = (peer: FakePeer): number => peer.backlog.reduce((sum, one) => sum + one.bytes.length, 0);
 
 function fail(code: string, what: string): never {
   throw Object.assign(new Error(`${what}: ${code}`), { code, what, detail: '' });
@@ -262,7 +265,7 @@ export class FakeFabric {
           slotBytes: options.slotBytes,
           inboxBytes: options.slots * options.slotBytes,
           arenaBytes: options.arenaBytes,
-          backlogBytes: 0,
+          backlogBytes: [...peers.values()].reduce((sum, peer) => sum + backlogOf(peer), 0),
           peers: peers.size,
           ...NO_BLOCKS,
           groups: groups.size,
@@ -282,7 +285,7 @@ export class FakeFabric {
   }
 
   #flush(handle: FakeHandle, rows: number): number {
-    handle.flushes++;
+    if (rows > 0) handle.flushes++;
     const bytes = new Uint8Array(handle.arena);
     const words = new Uint32Array(handle.arena);
     const limit = handle.options.slotBytes - FRAME_HEADER;
@@ -382,10 +385,7 @@ export class FakeFabric {
     }
     if (peer.backlog.length > 0) handle.counters[COUNTER.CREDIT_STALLS]!++;
     handle.peerRows[peer.index * PEER_STRIDE + PEER.CREDITS] = peer.credits;
-    handle.peerRows[peer.index * PEER_STRIDE + PEER.BACKLOG_BYTES] = peer.backlog.reduce(
-      (sum, one) => sum + one.bytes.length,
-      0,
-    );
+    handle.peerRows[peer.index * PEER_STRIDE + PEER.BACKLOG_BYTES] = backlogOf(peer);
     return any;
   }
 

@@ -55,6 +55,17 @@ function told(events: { type: string }[]): string[] {
   });
 }
 
+test('what a turn publishes goes to the transport in one call, whatever the number of messages', async () => {
+  const { world, a, out, events } = await pair({ windowBytes: 64 * KIB });
+  const flushes = () => world.fabric.handleOf(a.incarnation).flushes;
+  const before = flushes();
+  for (const n of numbers(1, 10)) out.next(message(n));
+  expect(flushes()).toBe(before);
+  await world.settle();
+  expect(flushes()).toBe(before + 1);
+  expect(told(events)).toHaveLength(10);
+});
+
 describe('next(v) never blocks or throws', () => {
   test('when refused it is counted and one `refused` a turn shows on status$', async () => {
     const { world, a, b, out, status } = await pair();
@@ -210,6 +221,25 @@ describe('next(v) never blocks or throws', () => {
     expect(told(events)).toEqual(['100', 'gap 2-2 too-large', '100']);
     expect(told(whole)).toEqual(['100', '30000', '100']);
   });
+});
+
+test('there is one bound and no queue behind it: what was taken is within window and queue, and both are visible', async () => {
+  const { world, a, b, out, events } = await pair();
+  world.fabric.block(a.incarnation, b.incarnation, true);
+  let taken = 0;
+  for (let turns = 0; turns < 50; turns++) {
+    for (let n = 0; n < 10; n++) if (out.offer(message(n))) taken++;
+    await world.settle();
+  }
+  // 8 KiB each, of messages of 1 KiB and their headers.
+  expect(taken).toBeGreaterThan(8);
+  expect(taken).toBeLessThanOrEqual(16);
+  const { queuedBytes, backlogBytes } = a.resources();
+  expect(queuedBytes).toBe(out.stats().queuedBytes);
+  expect(queuedBytes + backlogBytes).toBeGreaterThanOrEqual(taken * KIB);
+  world.fabric.block(a.incarnation, b.incarnation, false);
+  await world.advance(10);
+  expect(told(events)).toHaveLength(taken);
 });
 
 describe('offer(v) takes nothing when false; whenWritable(signal?)', () => {

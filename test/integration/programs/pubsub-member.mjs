@@ -120,6 +120,13 @@ const commands = {
   resources() {
     say({ type: 'resources', ...member.resources() });
   },
+  /** Milliseconds of CPU that this process takes within so many. */
+  async cpu({ ms }) {
+    const before = process.cpuUsage();
+    await new Promise((resolve) => setTimeout(resolve, ms));
+    const { user, system } = process.cpuUsage(before);
+    say({ type: 'cpu', ms: (user + system) / 1000 });
+  },
   inspect() {
     say({ type: 'inspect', ...member.inspect() });
   },

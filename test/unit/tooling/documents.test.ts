@@ -77,6 +77,13 @@ describe('the documents', () => {
     },
   );
 
+  it('ARCHITECTURE.md: what hurts elsewhere has the tests that it names', () => {
+    const [, section = ''] = read('ARCHITECTURE.md').split('## What hurts elsewhere');
+    const rows = [...section.split('\n## ')[0]!.matchAll(/^\| (.+) \| `(test\/[^`]+)`: "(.+)".* \|$/gm)];
+    expect(rows.length).toBe(26);
+    for (const [, , file, title] of rows) expect(read(file!), title).toContain(title);
+  });
+
   it('the README has the two programs that the package test runs', () => {
     const programs = readmePrograms();
     expect(programs.map((program) => program.name)).toEqual(['subscriber.mjs', 'publisher.mjs']);
