@@ -6,27 +6,25 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "base/files.h"
 #include "transport/arena.h"
-#include "transport/backlog.h"
-#include "transport/credits.h"
 #include "transport/fetch.h"
 #include "transport/group.h"
-#include "transport/handshake.h"
 #include "transport/inbox.h"
 #include "transport/lane.h"
 #include "transport/lanes.h"
 #include "transport/member.h"
-#include "transport/rows.h"
+#include "transport/peers.h"
+#include "transport/strangers.h"
 #include "verbs/owners.h"
 
 /**
  * The state behind transport::Member. Its functions are in files by concern: member.cc (create,
- * close, peers), send.cc (flush), receive.cc (poll), settle.cc (credits, answers, grants), rearm.cc
- * (lanes that went down), groups.cc (multicast).
+ * close), peering.cc (peers come and go), own_lanes.cc, send.cc (flush), receive.cc (poll), wait.cc
+ * (linger, arm), settle.cc (credits, answers, grants), rearm.cc (lanes that went down), fetch.cc
+ * (reading others' memory), groups.cc (multicast), tables.cc (what is shown).
  */
 namespace millrace::transport {
 
@@ -39,83 +37,12 @@ inline void relax() {
 #endif
 }
 
-/** A row of `sends` that waits for its flush to end. */
-struct PendingRun {
-  uint32_t offset, bytes, records;
-};
-
-/** A frame whose fate the receiver has to tell (R14). */
-struct DoubtfulFrame {
-  uint64_t sequence;
-  uint8_t flags;
-  uint8_t carried;
-  uint32_t row_ends;
-  Body body;  ///< empty for control frames
-};
-
-/** One (peer, lane): frames to it are in order. */
-struct Destination {
-  uint32_t lane = 0;
-  uint64_t next_sequence = 1;
-  uint64_t completed = 0;           ///< every frame up to this sequence is in the peer's inbox
-  std::vector<PendingRun> pending;  ///< rows of the flush that is running, from pending_head on
-  size_t pending_head = 0;
-  Backlog backlog;
-  RowLedger rows;
-  bool touched = false;  ///< in the list of this flush
-  bool active = false;   ///< in the list of destinations with a backlog
-  bool held = false;     ///< nothing is posted until the peer states its last sequence
-  uint64_t ask = 0;      ///< number of the unanswered ask, when held
-  uint64_t asked_ns = 0;
-  uint32_t failures = 0;  ///< error completions that named this destination since the last success
-  std::deque<DoubtfulFrame> doubtful;
-};
-
-struct Peer {
-  enum class State : uint8_t { kReserved, kConnected };
-  State state = State::kReserved;
-  uint32_t index = 0;
-  uint32_t generation = 0;
-  uint16_t tag = 0;      ///< what it must put into our credit words
-  bool refused = false;  ///< given up: nothing is sent any more
-  uint64_t incarnation = 0;
-  OfferData remote;         ///< what it offered
-  uint32_t frame_room = 0;  ///< body bytes of a frame to it
-
-  SendCredits credits;          ///< ours at its inbox
-  GrantBook book;               ///< its credits at ours
-  uint64_t announced = 0;       ///< what it was told of book.granted()
-  bool announce_again = false;  ///< what told it may be lost
-  uint32_t recall_announced = 0;
-  bool owes_answer = false;     ///< it said WAIT
-  bool owes_statement = false;  ///< we burnt credits, it does not know
-  bool owes_recall = false;     ///< a control frame is to wake it for its recall
-  bool attention = false;       ///< in the list of peers to settle
-  bool dirty = false;           ///< its row in `peers` is out of date
-
-  std::array<uint64_t, kMaxLanes> last{};  ///< last frame sequence from it, per its lane
-  std::array<std::unique_ptr<Destination>, kMaxLanes> lanes;
-
-  uint64_t rows_accepted = 0;
-  uint64_t rows_completed = 0;
-  uint64_t frames_received = 0;
-  uint64_t frames_lost = 0;
-  uint64_t frames_at_last_look = 0;  ///< frames_received when a recall was last considered
-  uint64_t backlog_bytes = 0;
-};
-
 /** A completion of the receive CQ that has not been demultiplexed. */
 struct Arrived {
   uint32_t slot;
   uint32_t bytes;
   ibv_wc_status status;
   Lanes::Origin from;
-};
-
-/** A frame of a member that we have made an offer to, but not connected yet. */
-struct StrangerFrame {
-  FrameHeader header;
-  std::vector<uint8_t> body;
 };
 
 class Member::Core final : public LaneSink {
@@ -126,15 +53,24 @@ class Member::Core final : public LaneSink {
   // member.cc
   void close();
   const Buffers& buffers() const { return buffers_; }
+  ibv_pd* pd() const { return pd_.get(); }
+
+  // peering.cc
   base::Result<Offer> offer();
   base::Status connect(uint32_t peer, uint64_t incarnation, std::span<const uint8_t> offer);
   void disconnect(uint32_t peer);
+
+  // own_lanes.cc
   base::Result<uint32_t> open_lane();
   base::Status close_lane(uint32_t lane);
+
+  // wait.cc
+  Lingered linger(uint32_t micros);
   bool arm();
   int fd() const;
+
+  // tables.cc
   Resources resources() const;
-  ibv_pd* pd() const { return pd_.get(); }
 
   // groups.cc
   base::Result<OpenGroup> open_group(const GroupKey& key, uint32_t slots);
@@ -145,7 +81,6 @@ class Member::Core final : public LaneSink {
 
   // receive.cc
   uint32_t poll(std::span<uint8_t> target, size_t offset, uint32_t max_frames);
-  Lingered linger(uint32_t micros);
 
   // fetch.cc
   bool elsewhere(uint32_t peer);
@@ -177,18 +112,25 @@ class Member::Core final : public LaneSink {
 
   Core() = default;
 
-  // member.cc
-  Medium medium() const;
-  base::Status check_reachable(const OfferData& offer) const;
-  Peer* connected(uint32_t index);
-  Peer* find(uint32_t index, uint32_t generation);
+  // peering.cc
+  OfferData ours() const;
+
+  // own_lanes.cc
+  void reap_closing_lanes();
+
+  // wait.cc
+  void drain_channel();
+  bool anything_pending() const;
+  bool arm_lanes();
+
+  // tables.cc
   void event(EventKind kind, int32_t peer, int32_t a = 0, int32_t b = 0);
   void touch(Peer& peer);
   void update_tables();
-  void reap_closing_lanes();
-  void drain_channel();
-  bool anything_pending() const;
   double& counter(Counter which) { return buffers_.counters[which]; }
+#ifdef MILLRACE_STEPS
+  void check_invariants() const;
+#endif
 
   // send.cc
   void accept_row(const int32_t* row);
@@ -204,7 +146,6 @@ class Member::Core final : public LaneSink {
   void copy_pending(Peer& peer, Destination& dest);
   void pump_active();
   void post_lanes();
-  bool arm_lanes();
   bool arm_posted();
   void refresh_credits(Peer& peer);
   void free_arena();
@@ -266,10 +207,6 @@ class Member::Core final : public LaneSink {
   void take_datagrams(std::span<uint8_t> target, uint32_t max_frames);
   Took take_datagram(const GroupListener& listener, std::span<uint8_t> target);
 
-#ifdef MILLRACE_STEPS
-  void check_invariants() const;
-#endif
-
   // In the order of creation, so that destruction runs in reverse.
   MemberOptions options_;
   bool closed_ = true;
@@ -293,21 +230,13 @@ class Member::Core final : public LaneSink {
   uint32_t closing_lanes_ = 0;  ///< bit per lane
   bool rearm_pending_ = false;  ///< a lane could not be re-armed, try again
 
-  std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<uint32_t> generations_;
-  std::deque<uint32_t>
-      free_peers_;                ///< oldest first: late writes of an old peer should find nobody
-  std::vector<Peer*> connected_;  ///< those that are connected, in no order
-  uint32_t reserved_count_ = 0;
-  std::unordered_map<uint64_t, uint32_t> by_incarnation_;
+  Peers peers_;
 
   // Receiving.
   std::vector<Arrived> ring_;
   uint64_t arrived_ = 0;
   uint64_t demuxed_ = 0;
-  std::deque<StrangerFrame> strangers_;   ///< from members that are not connected yet
-  std::deque<uint64_t> departed_;         ///< incarnations that left lately: no strangers
-  std::deque<StrangerFrame> recognised_;  ///< of these, the ones that are now
+  Strangers strangers_;
   std::deque<Event> events_;
   std::vector<Due> due_;
   bool armed_ = false;

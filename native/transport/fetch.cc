@@ -31,7 +31,7 @@ bool is_final(ibv_wc_status status) {
 }  // namespace
 
 bool Member::Core::elsewhere(uint32_t index) {
-  const Peer* const peer = connected(index);
+  const Peer* const peer = peers_.connected(index);
   if (peer == nullptr) return false;
   const Address& ours = lanes_->port().address;
   const Address& theirs = peer->remote.address;
@@ -41,7 +41,7 @@ bool Member::Core::elsewhere(uint32_t index) {
 base::Result<uint32_t> Member::Core::fetch(uint32_t index, const RemoteMemory& from, std::byte* to,
                                            uint32_t lkey) {
   constexpr const char* what = "fetch";
-  Peer* const peer = connected(index);
+  Peer* const peer = peers_.connected(index);
   if (peer == nullptr || peer->refused)
     return base::Status::error(ENOTCONN, what, base::format("peer %u is not connected", index));
   if (from.bytes == 0 || from.address + from.bytes < from.address)
@@ -91,7 +91,7 @@ bool Member::Core::stage_piece(Fetch& fetch) {
   const uint64_t bytes = std::min(kFetchPiece, fetch.from.bytes - fetch.next);
   if (fetch.end != FetchEnd::kNone || bytes == 0 || fetches_in_flight_ + bytes > kFetchWindow)
     return false;
-  Peer* const peer = find(fetch.peer, fetch.generation);
+  Peer* const peer = peers_.find(fetch.peer, fetch.generation);
   if (peer == nullptr) return false;
   Destination& dest = destination(*peer, fetch_lane_);
   Lane* const lane = lane_of(*peer, dest);

@@ -109,9 +109,8 @@ Member::Core::Took Member::Core::take_datagram(const GroupListener& listener,
   std::memcpy(&header, arrived.frame, std::min<size_t>(arrived.bytes, sizeof(header)));
   // Anybody can send to a group, and other groups may have its address: what is not for us is only
   // counted. A sender hears itself; subscribers of its own member get it without the device.
-  const auto known = by_incarnation_.find(header.sender);
-  if (!check_group_header(header, arrived.bytes, listener.tag()) ||
-      known == by_incarnation_.end()) {
+  const Peer* const peer = peers_.of(header.sender);
+  if (!check_group_header(header, arrived.bytes, listener.tag()) || peer == nullptr) {
     if (header.sender != options_.incarnation) ++counter(kDatagramsStray);
     return Took::kNothing;
   }
@@ -121,7 +120,7 @@ Member::Core::Took Member::Core::take_datagram(const GroupListener& listener,
   }
   uint8_t* const to = target.data() + cursor_;
   std::memcpy(to, arrived.frame + kFrameHeaderBytes, header.body_bytes);
-  const int32_t index = static_cast<int32_t>(known->second);
+  const int32_t index = static_cast<int32_t>(peer->index);
   if (!check_records(to, header.body_bytes, header.records, kGroupKinds))
     return bad_frame(index, FaultReason::kRecords);
   ++counter(kDatagramsReceived);

@@ -157,4 +157,28 @@ std::optional<TunnelMessage> decode_tunnel(std::span<const uint8_t> bytes) {
   return message;
 }
 
+base::Status check_reachable(const OfferData& ours, const OfferData& theirs, const char* device) {
+  if (theirs.medium != ours.medium) {
+    return base::Status::error(
+        EPROTO, "connect",
+        base::format("we are on %s and that member is on %s: all members of a domain need the same "
+                     "`device`",
+                     device,
+                     theirs.medium == Medium::kSoft ? "the software device" : "an adapter"));
+  }
+  if (theirs.lanes != ours.lanes) {
+    return base::Status::error(EPROTO, "connect",
+                               base::format("%s makes %s lanes and the device of that member %s",
+                                            device, ours.lanes == LaneKind::kXrc ? "XRC" : "RC",
+                                            theirs.lanes == LaneKind::kXrc ? "XRC" : "RC"));
+  }
+  if (theirs.address.ethernet != ours.address.ethernet) {
+    return base::Status::error(
+        EPROTO, "connect",
+        base::format("the port of %s is %s and that of the member's device is not", device,
+                     ours.address.ethernet ? "Ethernet" : "InfiniBand"));
+  }
+  return base::Status::success();
+}
+
 }  // namespace millrace::transport

@@ -53,6 +53,10 @@ std::array<uint8_t, kOfferBytes> encode_offer(const OfferData& offer);
 /** Nothing when it is not exactly an offer of this version with possible values. */
 std::optional<OfferData> decode_offer(std::span<const uint8_t> bytes);
 
+/** Whether lanes can lead from our device, of that name, to that of another one's offer: EPROTO,
+ * and what is different. */
+base::Status check_reachable(const OfferData& ours, const OfferData& theirs, const char* device);
+
 enum class TunnelType : uint8_t {
   /** "My lane is down, or new: which is the last frame of it that you have?" With RC also: "I shall
    * send from this queue pair." */

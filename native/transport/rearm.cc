@@ -77,7 +77,7 @@ void Member::Core::recover(Lane& lane) {
       break;
     case Lanes::Revival::kAsk:
       // Its peer is asked, if no frame in doubt has done so already.
-      if (Peer* const peer = find(index, generation); peer != nullptr && !peer->refused)
+      if (Peer* const peer = peers_.find(index, generation); peer != nullptr && !peer->refused)
         hold(*peer, destination(*peer, static_cast<uint32_t>(number)));
       break;
     case Lanes::Revival::kGone:
@@ -91,7 +91,7 @@ void Member::Core::rearmed(int32_t number) {
 }
 
 void Member::Core::doubt(Posted& posted, bool culprit) {
-  Peer* const peer = find(posted.peer, posted.generation);
+  Peer* const peer = peers_.find(posted.peer, posted.generation);
   if (peer != nullptr && !peer->refused) {
     Destination& dest = destination(*peer, posted.lane);
     if (posted.kind == Posted::Kind::kGrant) {
@@ -156,7 +156,7 @@ void Member::Core::ask(Peer& peer, Destination& dest) {
 void Member::Core::ask_again() {
   if (held_ == 0) return;
   const uint64_t now = base::now_ns();
-  for (Peer* peer : connected_) {
+  for (Peer* peer : peers_.all()) {
     for (auto& dest : peer->lanes) {
       if (dest && dest->held && now - dest->asked_ns > kAskAgainNs) ask(*peer, *dest);
     }
@@ -164,7 +164,7 @@ void Member::Core::ask_again() {
 }
 
 void Member::Core::tunnel(uint32_t index, std::span<const uint8_t> bytes) {
-  Peer* const peer = connected(index);
+  Peer* const peer = peers_.connected(index);
   if (peer == nullptr) return;
   const auto message = decode_tunnel(bytes);
   if (!message || message->sender != peer->incarnation ||

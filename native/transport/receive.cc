@@ -1,5 +1,3 @@
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -11,15 +9,6 @@ namespace millrace::transport {
 namespace {
 
 constexpr uint32_t kPollBatch = 64;
-/** Nobody lingers for longer, whatever is asked: the event loop waits meanwhile. */
-constexpr uint32_t kMaxLingerMicros = 1000;
-/** Looks at the ring between two looks at the clock and at the rest. */
-constexpr uint32_t kLooks = 64;
-constexpr uint32_t kFewLooks = 2;
-/** A CPU that was given away and comes back within this was wanted by nobody. */
-constexpr uint64_t kSomebodyRanNs = 2500;
-/** Who is away for so long lost the CPU to work that has nothing to do with us. */
-constexpr uint64_t kTakenNs = 1'000'000;
 
 size_t aligned(size_t offset) { return (offset + (kRecordAlign - 1)) & ~size_t{kRecordAlign - 1}; }
 
@@ -97,15 +86,14 @@ uint32_t Member::Core::poll(std::span<uint8_t> target, size_t offset, uint32_t m
 
   for (uint32_t taken = 0; taken < max_frames && event_rows_ < kEventRows && need_room_ == 0;
        ++taken) {
-    if (!recognised_.empty()) {
-      const StrangerFrame& frame = recognised_.front();
-      const auto known = by_incarnation_.find(frame.header.sender);
-      if (known != by_incarnation_.end() &&
-          demultiplex(*peers_[known->second], frame.header, frame.body.data(), target) ==
-              Took::kNoRoom) {
+    if (strangers_.known()) {
+      const Strangers::Frame& frame = strangers_.front();
+      Peer* const peer = peers_.of(frame.header.sender);
+      if (peer != nullptr &&
+          demultiplex(*peer, frame.header, frame.body.data(), target) == Took::kNoRoom) {
         break;
       }
-      recognised_.pop_front();
+      strangers_.pop();
       continue;
     }
     if (demuxed_ == arrived_ && collect(max_frames - taken) == 0) break;
@@ -143,35 +131,6 @@ uint32_t Member::Core::poll(std::span<uint8_t> target, size_t offset, uint32_t m
   return event_rows_;
 }
 
-/**
- * A turn of an event loop costs microseconds, a look at a ring tens of nanoseconds. What else only
- * polling moves on (credits, a lane to re-arm) is poll()'s matter, so then this does not wait.
- */
-Lingered Member::Core::linger(uint32_t micros) {
-  if (closed_ || armed_ || anything_pending() || !active_.empty() || held_ > 0 || !due_.empty()) {
-    return Lingered::kSomething;
-  }
-  uint64_t now = base::now_ns();
-  const uint64_t until = now + uint64_t{std::min(micros, kMaxLingerMicros)} * 1000;
-  for (;;) {
-    for (uint32_t look = 0; look < looks_; ++look) {
-      if (collect(kPollBatch) > 0 || look_at_groups()) return Lingered::kSomething;
-      relax();
-    }
-    if (harvest_all()) return Lingered::kSomething;
-    const uint64_t before = base::now_ns();
-    if (before >= until) return Lingered::kNothing;
-    // Where there are fewer CPUs than who polls, the other side may need this one. If somebody did
-    // run meanwhile it is given away sooner the next time.
-    sched_yield();
-    const uint64_t last = now;
-    now = base::now_ns();
-    looks_ = now - before > kSomebodyRanNs ? kFewLooks : std::min(looks_ * 2, kLooks);
-    // Said also when something is there by now: it was found later than by sleeping.
-    if (now - last > kTakenNs) return Lingered::kTaken;
-  }
-}
-
 Member::Core::Took Member::Core::bad_frame(int32_t peer, FaultReason reason) {
   ++counter(kBadFrames);
   event(EventKind::kPeerFault, peer, 0, static_cast<int32_t>(reason));
@@ -192,18 +151,17 @@ Member::Core::Took Member::Core::take_arrived(const Arrived& arrived, std::span<
   FrameHeader header;
   std::memcpy(&header, slot, sizeof(header));
   const HeaderFault fault = check_header(header, arrived.bytes, options_.incarnation, kMaxLanes);
-  const auto known = by_incarnation_.find(header.sender);
-  const int32_t sender = known != by_incarnation_.end() ? static_cast<int32_t>(known->second) : -1;
+  Peer* const peer = peers_.of(header.sender);
+  const int32_t sender = peer != nullptr ? static_cast<int32_t>(peer->index) : -1;
   if (fault != HeaderFault::kNone) {
     const int32_t said = fault == HeaderFault::kMagic ? -1 : sender;
     return bad_frame(told ? origin : said, FaultReason::kHeader);
   }
-  if (sender < 0) return from_stranger(header, arrived.from, slot + kFrameHeaderBytes);
+  if (peer == nullptr) return from_stranger(header, arrived.from, slot + kFrameHeaderBytes);
   // Somebody else's name in the header: whoever has that lane is to blame, and nobody else.
   if (told && arrived.from != Lanes::Origin{sender, header.lane})
     return bad_frame(origin, FaultReason::kHeader);
-  return demultiplex(*peers_[static_cast<uint32_t>(sender)], header, slot + kFrameHeaderBytes,
-                     target);
+  return demultiplex(*peer, header, slot + kFrameHeaderBytes, target);
 }
 
 /**
@@ -213,17 +171,14 @@ Member::Core::Took Member::Core::take_arrived(const Arrived& arrived, std::span<
  */
 Member::Core::Took Member::Core::from_stranger(const FrameHeader& header, Lanes::Origin from,
                                                const uint8_t* body) {
-  if (std::find(departed_.begin(), departed_.end(), header.sender) != departed_.end()) {
+  if (peers_.departed(header.sender)) {
     ++counter(kDuplicates);
     return Took::kNothing;
   }
   if (from.peer != Lanes::kAnybody) return bad_frame(from.peer, FaultReason::kHeader);
-  if (strangers_.size() >= size_t{reserved_count_} * kFloorSlots)
+  if (strangers_.size() >= size_t{peers_.reserved()} * kFloorSlots)
     return bad_frame(-1, FaultReason::kOrder);
-  StrangerFrame frame;
-  frame.header = header;
-  frame.body.assign(body, body + header.body_bytes);
-  strangers_.push_back(std::move(frame));
+  strangers_.keep(header, body);
   return Took::kNothing;
 }
 
@@ -291,7 +246,7 @@ void Member::Core::read_credit_fields(Peer& peer, const FrameHeader& header) {
 /** Does what waits for everything that had arrived at some moment: answers to asks (R14), slots of
  * who left (R12). */
 void Member::Core::settle_due() {
-  if (due_.empty() || !recognised_.empty()) return;
+  if (due_.empty() || strangers_.known()) return;
   size_t kept = 0;
   for (const Due& due : due_) {
     if (due.at > demuxed_) {
@@ -302,7 +257,7 @@ void Member::Core::settle_due() {
       inbox_->give(due.slots);
       continue;
     }
-    const Peer* const peer = find(due.peer, due.generation);
+    const Peer* const peer = peers_.find(due.peer, due.generation);
     if (peer == nullptr) continue;
     TunnelMessage message;
     message.type = TunnelType::kState;

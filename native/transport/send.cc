@@ -42,7 +42,7 @@ void Member::Core::accept_row(const int32_t* row) {
                         uint64_t{offset} + length <= arena_->bytes();
   if (bytes_ok) rows_end_ = std::max(rows_end_, arena_->position(offset) + length);
   if (row[0] == kGroupRow && bytes_ok) return accept_group_row(lane, offset, length);
-  Peer* const peer = connected(index);
+  Peer* const peer = peers_.connected(index);
   if (peer == nullptr) return;  // just left: nothing to tell, and nobody to tell it about
   touch(*peer);
   const uint64_t number = ++peer->rows_accepted;
@@ -366,7 +366,7 @@ void Member::Core::completed(Posted& posted) {
   if (posted.kind == Posted::Kind::kRead) return piece_landed(posted, true, false, IBV_WC_SUCCESS);
   ++counter(kFramesSent);
   counter(kBytesSent) += kFrameHeaderBytes + posted.body_bytes;
-  Peer* const peer = find(posted.peer, posted.generation);
+  Peer* const peer = peers_.find(posted.peer, posted.generation);
   if (peer == nullptr) return;  // it left meanwhile
   frame_completed(*peer, destination(*peer, posted.lane), posted.sequence, posted.row_ends);
 }

@@ -37,10 +37,8 @@ void Member::Core::lend_to(Peer& peer) {
   const uint32_t got = inbox_->take(wish);
   if (got > 0) peer.book.lend(got);
   if (got == wish) return;
-  for (auto& other : peers_) {
-    if (!other || other.get() == &peer || other->state != Peer::State::kConnected ||
-        other->book.lent() == 0)
-      continue;
+  for (Peer* other : peers_.all()) {
+    if (other == &peer || other->book.lent() == 0) continue;
     const bool idle = other->frames_received == other->frames_at_last_look;
     other->frames_at_last_look = other->frames_received;
     // Of the busy ones only those that have much more.
@@ -56,7 +54,7 @@ void Member::Core::settle() {
   size_t kept = 0;
   for (size_t i = 0; i < attention_.size(); ++i) {
     const uint32_t index = attention_[i];
-    Peer* const peer = connected(index);
+    Peer* const peer = peers_.connected(index);
     if (peer == nullptr || !peer->attention) continue;
     if (settle_peer(*peer)) {
       attention_[kept++] = index;
