@@ -29,15 +29,17 @@ export async function verbs(
   name: string,
   words: readonly string[],
   options: VerbsOptions,
-  { io, releaseSignals }: Context,
+  { io, interrupted, releaseSignals }: Context,
 ): Promise<number> {
   const { env } = io.streams;
+  if (interrupted.aborted) return 0; // by a signal, which decides the exit code
   const child = spawn(name, words, {
     stdio: 'inherit',
     env: environment(env, dropinFolder(), options),
   });
-  releaseSignals();
+  // In this order: where nobody listened for a moment, Node.js would throw away a signal that has come meanwhile.
   const stop = passOn(child);
+  releaseSignals();
   const end = await new Promise<{ code: number | null; signal: NodeJS.Signals | null }>((resolve, reject) => {
     child.once('error', (error: NodeJS.ErrnoException) => reject(explain(name, error)));
     child.once('exit', (code, signal) => resolve({ code, signal }));

@@ -1,7 +1,11 @@
 import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { PassThrough } from 'node:stream';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { Io } from '../../src/cli/io.js';
+import { verbs } from '../../src/cli/verbs.js';
+import { Sink } from '../support/cli-command.js';
 import { Place, root } from '../support/cli-process.js';
 
 let place: Place;
@@ -103,3 +107,27 @@ test.skipIf(process.getuid?.() !== 0 || !onPath('setpriv') || !onPath('ibv_devin
     }
   },
 );
+
+describe('a signal at the start is not lost', () => {
+  const io = () => new Io({ stdin: new PassThrough(), stdout: new Sink(), stderr: new Sink(), env: {} });
+
+  test('before it: nothing is started', async () => {
+    const context = { io: io(), interrupted: AbortSignal.abort(), releaseSignals: () => {} };
+    expect(await verbs('/not/there', [], {}, context)).toBe(0);
+  });
+
+  test('while it starts: there is a listener all the time', async () => {
+    const others = process.listenerCount('SIGTERM');
+    let listeners = 0;
+    const context = {
+      io: io(),
+      interrupted: new AbortController().signal,
+      releaseSignals: () => {
+        listeners = process.listenerCount('SIGTERM') - others;
+      },
+    };
+    expect(await verbs(process.execPath, ['-e', ''], {}, context)).toBe(0);
+    expect(listeners).toBe(1);
+    expect(process.listenerCount('SIGTERM')).toBe(others);
+  });
+});
