@@ -8,6 +8,7 @@ import type { Clock } from './clock.js';
 import { type ClusterPort, Engine } from './engine.js';
 import { Member } from './member.js';
 import { type JoinOptions, joinSettings } from './options.js';
+import { toldReport } from './report.js';
 
 /** What a join is made with; the tests put their own in place. */
 export interface JoinParts {
@@ -59,7 +60,7 @@ export async function joinWith<C = undefined>(
     peerSuspect: (peer, on) => engine?.membership.peerSuspect(peer, on),
     message: (peer, type, body) => engine?.membership.message(peer, type, body),
     fault: (error) => engine?.membership.clusterFault(error),
-    onInspect: () => member?.inspect(),
+    onInspect: () => (member === undefined ? undefined : toldReport(member.inspect())),
   };
   // What the transport answers to a tunnel message is an event of the next poll, so a member that sleeps must take a turn.
   const awake: Native = {

@@ -80,6 +80,8 @@ export interface MemberReport {
   }[];
   readonly peers: readonly Publisher[];
   readonly faults: number;
+  /** Channels and patterns that are left out, where others are told: what they are told has 1 MB at most. */
+  readonly omitted?: number;
 }
 
 /** Describes a channel. */
@@ -152,4 +154,22 @@ export function reportMember(
     peers: [...engine.peers.values()].map(({ identity }) => identity),
     faults: engine.faults.count,
   };
+}
+
+/** Bytes of JSON that others are told at most, so that it fits a control message. */
+const TOLD_BYTES = 1_000_000;
+
+/** A report as others are told it: with as many channels and patterns as fit, the oldest first. */
+export function toldReport(report: MemberReport): MemberReport {
+  let room = TOLD_BYTES - Buffer.byteLength(JSON.stringify({ ...report, channels: [], patterns: [] }));
+  const fitting = <V>(all: readonly V[]): readonly V[] => {
+    const over = all.findIndex((one) => {
+      room -= Buffer.byteLength(JSON.stringify(one)) + 1;
+      return room < 0;
+    });
+    return over < 0 ? all : all.slice(0, over);
+  };
+  const [channels, patterns] = [fitting(report.channels), fitting(report.patterns)];
+  const omitted = report.channels.length + report.patterns.length - channels.length - patterns.length;
+  return omitted === 0 ? report : { ...report, channels, patterns, omitted };
 }

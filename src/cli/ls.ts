@@ -127,6 +127,14 @@ function describe({ domain, members, dead }: Survey, colors: Colors): string {
     for (const row of listening.sort((a, b) => a[0]!.localeCompare(b[0]!))) rows.push(row.map(safe));
     parts.push('', rows.toString());
   }
+  for (const { name, report } of members) {
+    const omitted = readReport(report)?.omitted ?? 0;
+    if (omitted > 0)
+      parts.push(
+        '',
+        colors.yellow(`${safe(name)} has ${omitted} more channels and patterns than it tells at once`),
+      );
+  }
   if (dead.length > 0) {
     const some = dead.length === 1 ? 'a dead member' : `${dead.length} dead members`;
     parts.push(

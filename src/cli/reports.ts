@@ -15,6 +15,7 @@ export function readReport(value: unknown): MemberReport | undefined {
     })),
     peers: items(value.peers).map(readPeer),
     faults: number(value.faults),
+    omitted: number(value.omitted),
   };
 }
 

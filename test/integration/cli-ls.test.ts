@@ -2,6 +2,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { Place } from '../support/cli-process.js';
+import { leaveAll, PubSub } from '../support/pubsub-process.js';
 
 let place: Place;
 beforeEach(() => {
@@ -114,4 +115,21 @@ test('another layout beside ours is named, by ls and by doctor', async () => {
   for (const kind of kinds) fs.unlinkSync(`${kind}7.${uid}`);
   sub.kill('SIGINT');
   await sub.finish();
+});
+
+test('ls: a member of more channels than it can tell at once tells the oldest, and how many there are', async () => {
+  const many = await PubSub.start(place, 'many');
+  for (let n = 0; n < 8000; n++) many.tell('subscribe', { channel: `channel.${n}` });
+  await many.ask('heard', 'heard');
+  const ls = place.millrace('ls', '--json', '--timeout', '30s');
+  expect(await ls.finish(), ls.err).toEqual({ code: 0, signal: null });
+  const [{ report, answer }] = JSON.parse(ls.out).domains[0].members;
+  expect(answer).toBe('answered');
+  expect(report.channels.length).toBeGreaterThan(1000);
+  expect(report.channels.length + report.omitted).toBe(8000);
+  expect(report.channels[0].name).toBe('channel.0');
+  const table = place.millrace('ls', '--timeout', '30s');
+  await table.finish();
+  expect(table.out).toContain(`many has ${report.omitted} more channels and patterns than it tells at once`);
+  await leaveAll(place, many);
 });
