@@ -181,6 +181,7 @@ Napi::Value port_counters(const Napi::CallbackInfo& info) {
   set("cutOff", counters.cut_off);
   set("failed", counters.failed + open->steering->failed());
   set("malformed", open->malformed);
+  set("socketLimit", counters.socket_limit);
   result.Set("unprivileged", counters.unprivileged);
   return result;
 }

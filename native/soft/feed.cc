@@ -245,7 +245,7 @@ uint32_t Feed::read_ring(uint32_t limit) {
 
 uint32_t Feed::read_sockets(uint32_t limit) {
   std::lock_guard guard(rules_lock_);
-  UdpSockets::Received received;
+  UdpFrame received;
   uint32_t taken = 0;
   for (; taken < limit; ++taken) {
     if (!sockets_->next(large_.data(), static_cast<uint32_t>(large_.size()), &received)) break;
@@ -343,6 +343,7 @@ void Feed::arrive(uint8_t* frame, uint32_t bytes, const RingFrame& about) {
 FeedCounters Feed::counters() {
   std::lock_guard guard(pumping_);
   counts_.unprivileged = unprivileged();
+  counts_.socket_limit = sockets_->limit();
   counts_.programs = programs_.load(std::memory_order_relaxed);
   tpacket_stats stats = {};
   socklen_t size = sizeof(stats);

@@ -39,6 +39,7 @@ struct FeedCounters {
   uint64_t failed = 0;        ///< not delivered, for a shortage of this process
   uint64_t programs = 0;      ///< filters that the kernel was given
   bool unprivileged = false;  ///< UDP sockets stand in for the packet socket
+  uint32_t socket_limit = 0;  ///< then: bytes that wait at each, where that is less than we want
 };
 /** Those of a context that verbs::open_device("soft@...") has opened; ENODEV for another one. Any
  * thread. */

@@ -17,8 +17,6 @@ constexpr const char* kWhat = "steer without CAP_NET_RAW";
 constexpr uint16_t kAllPorts = 0xFFFF;
 constexpr int kReceiveBytes = 4 << 20;
 constexpr int kReady = 64;
-/** The longest that come in front of a payload: Ethernet, IPv6, UDP. */
-constexpr uint32_t kHeaders = 14 + 40 + 8;
 
 /** Where a rule's datagrams come to. */
 struct Place {
@@ -89,54 +87,17 @@ void set(int fd, int level, int name, int value) {
   (void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-void put16(uint8_t* at, uint32_t value) {
-  at[0] = static_cast<uint8_t>(value >> 8);
-  at[1] = static_cast<uint8_t>(value);
-}
-
-/** Ethernet, IPv4 or IPv6 and UDP in front of a payload. @return how many bytes */
-struct Ends {
-  bool v6 = false;
-  const uint8_t* source = nullptr;
-  const uint8_t* destination = nullptr;
-  uint16_t source_port = 0, port = 0;  ///< network order
-};
-uint32_t put_headers(const Ends& ends, uint32_t payload, uint8_t* out) {
-  const uint32_t ip = ends.v6 ? 40 : 20, udp = 8 + payload;
-  const uint32_t total = 14 + ip + 8;
-  memset(out, 0, total);
-  uint8_t* const network = out + 14;
-  put16(out + 12, ends.v6 ? 0x86DD : 0x0800);
-  if (ends.v6) {
-    if (ends.destination[0] == 0xFF) {  // RFC 2464
-      out[0] = out[1] = 0x33;
-      memcpy(out + 2, ends.destination + 12, 4);
-    }
-    network[0] = 0x60;
-    put16(network + 4, udp);
-    network[6] = IPPROTO_UDP;
-    network[7] = 64;
-    memcpy(network + 8, ends.source, 16);
-    memcpy(network + 24, ends.destination, 16);
-  } else {
-    if ((ends.destination[0] & 0xF0) == 0xE0) {  // RFC 1112
-      out[0] = 0x01;
-      out[2] = 0x5E;
-      out[3] = ends.destination[1] & 0x7F;
-      memcpy(out + 4, ends.destination + 2, 2);
-    }
-    network[0] = 0x45;
-    put16(network + 2, ip + udp);
-    network[8] = 64;
-    network[9] = IPPROTO_UDP;
-    memcpy(network + 12, ends.source, 4);
-    memcpy(network + 16, ends.destination, 4);
-  }
-  uint8_t* const transport = network + ip;
-  memcpy(transport, &ends.source_port, 2);
-  memcpy(transport + 2, &ends.port, 2);
-  put16(transport + 4, udp);
-  return total;
+/** The largest buffer that it may have. @return its bytes where that is less than we want, else 0
+ */
+uint32_t widen(int fd) {
+  constexpr int kWanted = kReceiveBytes;
+  if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &kWanted, sizeof(kWanted)) == 0) return 0;
+  set(fd, SOL_SOCKET, SO_RCVBUF, kWanted);
+  int bytes = 0;
+  socklen_t size = sizeof(bytes);
+  // What it says is twice what was set, since it pays for the kernel's own part as well.
+  if (getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &size) != 0) return 0;
+  return bytes < 2 * kWanted ? static_cast<uint32_t>(bytes) : 0;
 }
 
 }  // namespace
@@ -147,6 +108,8 @@ base::Result<std::unique_ptr<UdpSockets>> UdpSockets::create(Use use) {
     sockets->poll_set_ = base::Fd(epoll_create1(EPOLL_CLOEXEC));
     if (!sockets->poll_set_.valid())
       return base::Status::error(errno, kWhat, base::format("epoll: %s", strerror(errno)));
+    const base::Fd any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (any.valid()) sockets->limit_ = widen(any.get());
   }
   return sockets;
 }
@@ -181,7 +144,7 @@ base::Status UdpSockets::open(const FlowRule& rule, Socket* out) const {
   } else {
     // Each has its own copy of what is sent to a group; of a host's port there is one owner.
     if (is_group(place)) set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    set(fd, SOL_SOCKET, SO_RCVBUF, kReceiveBytes);
+    (void)widen(fd);
     set(fd, IPPROTO_IP, IP_PKTINFO, 1);
     if (place.family == AF_INET6) set(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
     // Else it would also get the groups that others on this host have joined, once for each socket.
@@ -233,7 +196,7 @@ void UdpSockets::remove(const FlowRule& rule) {
   sockets_.erase(found);  // closing takes it out of the poll set
 }
 
-bool UdpSockets::next(uint8_t* memory, uint32_t room, Received* out) {
+bool UdpSockets::next(uint8_t* memory, uint32_t room, UdpFrame* out) {
   for (;;) {
     if (ready_.empty()) {
       epoll_event events[kReady];
@@ -244,8 +207,8 @@ bool UdpSockets::next(uint8_t* memory, uint32_t room, Received* out) {
     Socket& socket = *ready_.back();
     sockaddr_storage from = {};
     alignas(cmsghdr) char control[256];
-    uint8_t* const payload = memory + kHeaders;
-    iovec where = {payload, room - kHeaders};
+    uint8_t* const payload = memory + kMostHeaders;
+    iovec where = {payload, room - kMostHeaders};
     msghdr message = {};
     message.msg_name = &from;
     message.msg_namelen = sizeof(from);
@@ -260,40 +223,7 @@ bool UdpSockets::next(uint8_t* memory, uint32_t room, Received* out) {
     }
     *out = {};
     if ((message.msg_flags & MSG_TRUNC) != 0) return true;
-    Ends ends;
-    ends.port = socket.port;
-    in_pktinfo info4 = {};
-    in6_pktinfo info6 = {};
-    for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one)) {
-      if (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_PKTINFO)
-        memcpy(&info4, CMSG_DATA(one), sizeof(info4));
-      if (one->cmsg_level == IPPROTO_IPV6 && one->cmsg_type == IPV6_PKTINFO)
-        memcpy(&info6, CMSG_DATA(one), sizeof(info6));
-    }
-    in_addr source4 = {};
-    const auto& from6 = reinterpret_cast<const sockaddr_in6&>(from);
-    if (from.ss_family == AF_INET) {
-      const auto& from4 = reinterpret_cast<const sockaddr_in&>(from);
-      source4 = from4.sin_addr;
-      ends.source_port = from4.sin_port;
-      ends.source = reinterpret_cast<const uint8_t*>(&source4);
-      ends.destination = reinterpret_cast<const uint8_t*>(&info4.ipi_addr);
-      out->interface = static_cast<uint32_t>(info4.ipi_ifindex);
-    } else if (IN6_IS_ADDR_V4MAPPED(&from6.sin6_addr)) {
-      ends.source_port = from6.sin6_port;
-      ends.source = from6.sin6_addr.s6_addr + 12;
-      ends.destination = info6.ipi6_addr.s6_addr + 12;
-      out->interface = info6.ipi6_ifindex;
-    } else {
-      ends.v6 = true;
-      ends.source_port = from6.sin6_port;
-      ends.source = from6.sin6_addr.s6_addr;
-      ends.destination = info6.ipi6_addr.s6_addr;
-      out->interface = info6.ipi6_ifindex;
-    }
-    out->frame = payload - (ends.v6 ? kHeaders : kHeaders - 20);
-    out->bytes =
-        put_headers(ends, static_cast<uint32_t>(got), out->frame) + static_cast<uint32_t>(got);
+    *out = frame_of(message, socket.port, payload, static_cast<uint32_t>(got));
     return true;
   }
 }

@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/status.h"
 #include "soft/flow_index.h"
+#include "soft/udp_message.h"
 
 namespace millrace::soft {
 
@@ -41,17 +42,14 @@ class UdpSockets {
   /** Read: readable while a datagram waits. */
   int fd() const { return poll_set_.get(); }
 
-  /** A datagram in a frame. */
-  struct Received {
-    uint8_t* frame = nullptr;
-    uint32_t bytes = 0;
-    uint32_t interface = 0;
-  };
   /**
    * Read: the next datagram, in a frame without checksums that lies somewhere in those `room`
    * bytes. False: none waits. A frame of 0 bytes: it was too long.
    */
-  bool next(uint8_t* memory, uint32_t room, Received* out);
+  bool next(uint8_t* memory, uint32_t room, UdpFrame* out);
+  /** Read: what the kernel lets wait at a socket, in bytes with its own part, where that is less
+   * than we want; else 0. */
+  uint32_t limit() const { return limit_; }
 
  private:
   struct Socket {
@@ -65,6 +63,7 @@ class UdpSockets {
   base::Status open(const FlowRule& rule, Socket* out) const;
 
   const Use use_;
+  uint32_t limit_ = 0;
   std::map<std::string, Socket> sockets_;
   base::Fd poll_set_;
   std::vector<Socket*> ready_;  ///< that the last look at the poll set found

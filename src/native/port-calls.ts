@@ -36,6 +36,8 @@ export interface NativePortCounters {
   malformed: number;
   /** Without CAP_NET_RAW: UDP sockets stand in, for the flows that those can serve. */
   unprivileged: boolean;
+  /** Of those sockets: how many bytes can wait at each, where the kernel allows less than 8 MiB; else 0. */
+  socketLimit: number;
 }
 
 /**

@@ -67,7 +67,8 @@ export class Port {
   constructor(native: Native, device: string, networkInterface: string) {
     this.#native = native;
     this.#handle = native.openPort({ device, interface: networkInterface });
-    if (this.counters().unprivileged) warnOnce();
+    const { unprivileged, socketLimit } = this.counters();
+    if (unprivileged) warnOnce(socketLimit);
     native.watch(this.#handle, () => this.#wake());
     this.#run();
   }
@@ -221,13 +222,20 @@ export class Port {
   }
 }
 
+/** What the kernel charges for the smallest, with its own part. */
+const SMALL_DATAGRAM = 768;
+
 let warned = false;
-function warnOnce(): void {
+function warnOnce(socketLimit: number): void {
   if (warned) return;
   warned = true;
   process.emitWarning(
     'Without CAP_NET_RAW steering reads ordinary UDP sockets: rules may name a UDP port and addresses, and nothing else. ' +
-      'To grant it: setcap cap_net_raw+ep on the node binary, AmbientCapabilities=CAP_NET_RAW, or --cap-add NET_RAW.',
+      'To grant it: setcap cap_net_raw+ep on the node binary, AmbientCapabilities=CAP_NET_RAW, or --cap-add NET_RAW.' +
+      (socketLimit === 0
+        ? ''
+        : ` Only ${socketLimit >> 10} KiB can wait at each socket, some ${Math.floor(socketLimit / SMALL_DATAGRAM)} small datagrams: ` +
+          'sysctl -w net.core.rmem_max=4194304 makes it 8 MiB.'),
     { code: 'MILLRACE_NO_CAP_NET_RAW' },
   );
 }

@@ -134,3 +134,24 @@ write("ring_frame", "fragment", slot(ethernet(0x0800, ipv4(17, udp(1, b"x"), 0x2
 write("ring_frame", "segments", slot(big, net=gso))
 write("ring_frame", "segments-six", slot(ethernet(0x86DD, ipv6(17, udp(5001, bytes(1000)))), net=gso, status=0x11))
 write("ring_frame", "outgoing", slot(plain, kind=4))
+
+
+def message(address, controls, payload=b"payload"):
+    """What recvmsg() says: the sender's address, the control messages with their lengths, the payload."""
+    packed = b""
+    for level, kind, body in controls:
+        one = struct.pack("<QII", 16 + len(body), level, kind) + body
+        packed += one + bytes(-len(one) % 8)
+    return bytes([len(packed)]) + address.ljust(28, b"\0") + packed + payload
+
+
+four = struct.pack("<H", 2) + struct.pack(">HI", 4000, 0x0A090002)
+six = struct.pack("<H", 3) + struct.pack(">HI", 4000, 0) + bytes([0xFD] + [9] * 14 + [2])
+mapped = struct.pack("<H", 3) + struct.pack(">HI", 4000, 0) + bytes(10) + b"\xff\xff" + bytes([10, 9, 0, 2])
+info4 = struct.pack("<I", 2) + bytes([10, 9, 0, 1]) + bytes([239, 1, 1, 7])
+info6 = bytes([0xFF, 2] + [0] * 13 + [1]) + struct.pack("<I", 2)
+write("udp_message", "four", message(four, [(0, 8, info4)]))
+write("udp_message", "six", message(six, [(41, 50, info6)]))
+write("udp_message", "mapped", message(mapped, [(41, 50, bytes(10) + b"\xff\xff" + bytes([10, 9, 0, 1]) + bytes(4))]))
+write("udp_message", "others", message(four, [(1, 29, bytes(16)), (0, 8, info4), (0, 2, bytes(4))], b""))
+write("udp_message", "short", message(four, [(0, 8, info4[:5])]))
