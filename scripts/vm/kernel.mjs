@@ -26,6 +26,7 @@ const MODULES = [
   '9pnet_virtio',
   '9p',
   'overlay',
+  'veth',
   'crc32_generic',
   'crc32c_generic',
   'rdma_rxe',

@@ -56,7 +56,9 @@ INSTANTIATE_TEST_SUITE_P(Links, Group, testing::Values("infiniband", "ethernet")
 
 TEST_P(Group, OneDatagramReachesWhoeverListensAndNotTheSenderItself) {
   Domain domain;
-  Node a(domain, 101), b(domain, 102), c(domain, 103);
+  MemberOptions elsewhere;
+  elsewhere.device = test::other_device();
+  Node a(domain, 101), b(domain, 102, elsewhere), c(domain, 103, elsewhere);
   ASSERT_TRUE(a.ok() && b.ok() && c.ok());
   (void)connect(a, b);
   (void)connect(a, c);

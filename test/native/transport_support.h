@@ -50,6 +50,13 @@ inline std::string device() {
   return set != nullptr && *set != 0 ? set : "soft";
 }
 
+/** Where some members of a test may be in place of there: MILLRACE_TEST_OTHER_DEVICE, if it is set.
+ */
+inline std::string other_device() {
+  const char* const set = getenv("MILLRACE_TEST_OTHER_DEVICE");
+  return set != nullptr && *set != 0 ? set : device();
+}
+
 /** Whether a posted send has completed when the call returns: only the software device does all of
  * it in the poster's thread. */
 inline bool immediate() { return device() == "soft"; }

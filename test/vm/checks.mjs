@@ -36,6 +36,9 @@ export async function check(name, body, limitMs = 60_000) {
   }
 }
 
+/** The path of a GoogleTest program. */
+export const nativeTest = (root, program) => join(root, 'build', 'tests', 'test', 'native', program);
+
 /**
  * Runs some tests of a GoogleTest program on the device: a line for each, also of those that did not come to an end.
  * @param {string} root the project's folder, in which they were built
@@ -43,7 +46,7 @@ export async function check(name, body, limitMs = 60_000) {
  * @param {string[]} tests names, with wildcards
  */
 export async function gtest(root, program, tests, limitMs = 120_000) {
-  const path = join(root, 'build', 'tests', 'test', 'native', program);
+  const path = nativeTest(root, program);
   if (!existsSync(path)) {
     totals.failed += 1;
     console.log(`  FAILED  ${program} was not built: ${path}`);
@@ -81,9 +84,9 @@ export function conclude() {
 /** A program's standard output. @throws with its standard error */
 export const output = (command, args) => execFileSync(command, args, { encoding: 'utf8', timeout: 60_000 });
 
-/** Counters of the device's port, as the kernel has them (`rdma statistic show`). */
-export function statistics() {
-  const words = output('rdma', ['statistic', 'show', 'link', `${DEVICE}/1`])
+/** Counters of a device's port, as the kernel has them (`rdma statistic show`). */
+export function statistics(device = DEVICE) {
+  const words = output('rdma', ['statistic', 'show', 'link', `${device}/1`])
     .trim()
     .split(/\s+/);
   const numbers = {};

@@ -13,12 +13,14 @@ import {
   growth,
   gtest,
   listening,
+  nativeTest,
   output,
   resources,
   start,
   statistics,
   succeeds,
 } from './checks.mjs';
+import { makeWire, WIRED } from './wire.mjs';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const root = dirname(dirname(here));
@@ -196,6 +198,28 @@ await check(
     return text;
   },
   NODE_MS,
+);
+
+console.log('two devices, with a wire between them');
+await check(
+  'a datagram to a group crosses it once, and reaches two members of the other device',
+  async () => {
+    makeWire();
+    const before = WIRED.map((device) => statistics(device));
+    const tests = start(nativeTest(root, 'transport_group_test'), ['--gtest_filter=Links/Group.One*/1'], {
+      ...{
+        MILLRACE_SHM_DIR: '/dev/shm',
+        MILLRACE_TEST_DEVICE: WIRED[0],
+        MILLRACE_TEST_OTHER_DEVICE: WIRED[1],
+      },
+    });
+    await succeeds(tests, 'transport_group_test');
+    const [from, to] = WIRED.map((device) => statistics(device)).map((after, i) => growth(before[i], after));
+    // The test sends 200, and nothing else.
+    expect(/sent_pkts \+200\b/.test(from) && /rcvd_pkts \+200\b/.test(to), `${from}; ${to}`);
+    expect(/rdma_recvs \+400\b/.test(to), to);
+    return to;
+  },
 );
 
 process.exit(conclude());
