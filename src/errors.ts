@@ -172,10 +172,11 @@ export const CODES = define({
   ERR_LEASE_POSTED: {
     scope: 'operation',
     retryable: false,
-    title: 'A lease was posted to another thread, or cloned',
-    cause: 'postMessage() or structuredClone() was given a lease; it belongs to the member that received it.',
+    title: 'A lease or a loan was posted to another thread, or cloned',
+    cause:
+      'postMessage() or structuredClone() was given a lease or a loan; it belongs to the member that received or lent it.',
     remedy:
-      'Post a copy of its bytes, let the worker join and subscribe itself, or share memory with a region: post region.handle, and open it there.',
+      'Post a copy of its bytes, let the worker join and use the channel itself, or share memory with a region: post region.handle, and open it there.',
   },
   ERR_PEER_LOST: {
     scope: 'operation',

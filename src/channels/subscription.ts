@@ -2,7 +2,7 @@ import type { Codec, Decoder } from './codec/codec.js';
 import { announced } from './codecs.js';
 import type { Held } from './lending/held.js';
 import type { Landing, Waiting } from './lending/landing.js';
-import type { NotPosted } from './lending/lease.js';
+import type { NotPosted } from './lending/not-posted.js';
 import type { Reorder } from './multicast/reorder.js';
 import type { ChannelSettings } from './options.js';
 import type { Overflow } from './overflow/index.js';

@@ -174,6 +174,29 @@ describe('a loan and its leases', () => {
   const refusesToTransfer = Number(process.versions.node.split('.')[0]) > 20;
   const dataCloneError = expect.objectContaining({ name: 'DataCloneError' });
 
+  test('so does a loan, and is published all the same', async () => {
+    const { out, back } = await pair();
+    const got: Uint8Array[] = [];
+    back.subscribe((bytes) => got.push(bytes));
+    await out.ready();
+    const loan = out.loan(50_000);
+    const posted = expect.objectContaining({
+      code: 'ERR_LEASE_POSTED',
+      message: expect.stringContaining('region.handle'),
+    });
+    const { port1 } = new MessageChannel();
+    for (const form of [
+      () => port1.postMessage({ loan }),
+      () => structuredClone(loan),
+      () => JSON.stringify(loan),
+    ])
+      expect(form).toThrow(posted);
+    port1.close();
+    loan.bytes.fill(7);
+    await out.publish(loan);
+    await until(() => got.length === 1);
+  });
+
   test('a lease that is posted or cloned says what to do instead; its bytes are copied', async () => {
     const { out, back } = await pair();
     const kept: Lease[] = [];

@@ -1,5 +1,6 @@
 import { MillraceError } from '../../errors.js';
 import type { Publisher } from '../types.js';
+import { leaseNotPosted, type NotPosted } from './not-posted.js';
 
 /** What a lease does when it is over. */
 export interface LeaseEnd {
@@ -20,25 +21,6 @@ export interface LeaseFrom {
 }
 
 const EMPTY = new Uint8Array(0);
-
-/**
- * A property of each lease of one channel that nobody reads but a structured clone: postMessage(lease) and structuredClone(lease)
- * say what to do instead. An accessor of the lease itself would do as well, but makes each one ten times as expensive.
- */
-export class NotPosted {
-  constructor(channel: string) {
-    Object.defineProperty(this, 'reason', {
-      enumerable: true,
-      get() {
-        throw new MillraceError(
-          'ERR_LEASE_POSTED',
-          `A lease of ${JSON.stringify(channel)} can't be posted to another thread, or copied: it belongs to the member that ` +
-            'received it. Post a copy of its bytes, let the worker join and subscribe itself, or share memory with a region: post region.handle, and open it there.',
-        );
-      },
-    });
-  }
-}
 
 /**
  * A received message whose bytes are the publisher's own pages, until release(). Read only: a write reaches nobody else, and
@@ -64,7 +46,7 @@ export class Lease<T = Uint8Array> implements Disposable {
     this.publisher = from.peer.identity;
     this.sequence = at.sequence;
     this.time = at.time;
-    from.notPosted ??= new NotPosted(from.name);
+    from.notPosted ??= leaseNotPosted(from.name);
     this.posted = from.notPosted;
     this.#bytes = bytes;
     this.#end = end;

@@ -1,4 +1,5 @@
 import { MillraceError } from '../../errors.js';
+import { LOAN_NOT_POSTED } from './not-posted.js';
 import type { Block, Pool } from './pool.js';
 
 /**
@@ -6,6 +7,8 @@ import type { Block, Pool } from './pool.js';
  * and what was published can't change. `using` discards what was not published.
  */
 export class Loan implements Disposable {
+  /** @internal */
+  readonly posted = LOAN_NOT_POSTED;
   readonly #pool: Pool;
   readonly #bytes: Uint8Array;
   #block: Block | null;
