@@ -548,7 +548,7 @@ export const CODES = define({
     retryable: false,
     title: 'The RDMA device cannot be used',
     cause:
-      'No device has the name that was given (device, MILLRACE_DEVICE), it cannot be opened, its port has no GID, or it lacks what lanes take; the message says which.',
+      'No device has the name that was given (device, MILLRACE_DEVICE), it cannot be opened, its port has no GID, it lacks what lanes take, or a variable that describes the software device has no such value; the message says which.',
     remedy: "Run millrace doctor for what there is; use device: 'soft' for members of one host.",
   },
   ERR_NATIVE: {

@@ -20,10 +20,7 @@ class DeviceList {
  public:
   explicit DeviceList(const Provider* provider) : provider_(provider) {
     if (provider_ != nullptr) list_ = provider_->get_device_list(&count_);
-    if (list_ == nullptr) {
-      error_ = errno;
-      count_ = 0;
-    }
+    if (list_ == nullptr) count_ = 0;
   }
   ~DeviceList() {
     if (list_ != nullptr) provider_->free_device_list(list_);
@@ -32,7 +29,6 @@ class DeviceList {
   DeviceList& operator=(const DeviceList&) = delete;
 
   bool ok() const { return list_ != nullptr; }
-  int error() const { return error_; }
   ibv_device** begin() const { return list_; }
   ibv_device** end() const { return list_ + count_; }
   bool empty() const { return count_ == 0; }
@@ -41,7 +37,6 @@ class DeviceList {
   const Provider* provider_;
   ibv_device** list_ = nullptr;
   int count_ = 0;
-  int error_ = 0;
 };
 
 /** Before the name of a network interface. */
@@ -64,13 +59,12 @@ std::string names(const DeviceList& list) {
 base::Result<ibv_context*> open_soft(std::string_view name) {
   const std::string wanted = name == "soft" ? "soft0" : std::string(name);
   const DeviceList list(soft::provider());
-  if (!list.ok())
-    return base::Status::error(list.error(), "list software devices", strerror(list.error()));
+  // The verbs call can only say an errno; the software device keeps the whole reason for this
+  // thread.
+  if (!list.ok()) return soft::last_error();
   for (ibv_device* device : list) {
     if (wanted != device->name) continue;
     ibv_context* const context = ibv_open_device(device);
-    // The verbs call can only say an errno; the software device keeps the whole reason for this
-    // thread.
     if (context == nullptr) return soft::last_error();
     return context;
   }

@@ -106,7 +106,11 @@ export function systemError(doing: string, path: string, base: string, error: un
 }
 
 /** Steps of the addon that only fail because of the device that was chosen. */
-const DEVICE_STEPS = new Set(['ibv_open_device', 'choose a GID', 'choose the kind of lanes']);
+const DEVICE_STEPS = new Set([
+  ...['ibv_open_device', 'choose a GID', 'choose the kind of lanes'],
+  // By variables that describe the software device.
+  ...['choose fabric', 'choose the link layer', 'list RDMA devices'],
+]);
 
 /** An error that the addon threw. `doing` completes the sentence "Could not …". */
 export function nativeError(doing: string, native: Native, error: unknown): MillraceError {

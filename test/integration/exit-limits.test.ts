@@ -61,6 +61,18 @@ test.for([3, 6])('a filesystem with bytes, and room for %i files', async (files,
   });
 });
 
+test.each([
+  ['MILLRACE_SOFT_DEVICES', 'many', /"many" must be a number from 1 to 8/],
+  ['MILLRACE_SOFT_LINK', 'token-ring', /"token-ring" must be `infiniband` or `ethernet`/],
+  ['MILLRACE_FABRIC', '../x', /"..\/x" must be a file name of at most 64 bytes/],
+  ['MILLRACE_GID_INDEX', '99', /is "99", and the port has: 0/],
+])('%s=%s', async (name, value, message) => {
+  const what = await outcome('', { [name]: value });
+  expect(what).toMatchObject({ joined: false, code: 'ERR_DEVICE', alive: true });
+  expect(what.message).toMatch(new RegExp(`${name}.*${message.source}`));
+  expect(place.content).toEqual([]);
+});
+
 test('whatever lies in the registry folder under a name of ours is not waited for', async () => {
   const domain = join(place.folder, `millrace.1.${process.geteuid!()}`, 'default');
   fs.mkdirSync(domain, { recursive: true, mode: 0o700 });

@@ -1,12 +1,10 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join, resolve } from 'node:path';
+import { DEADLINE_MS, Waiters } from './waiters.js';
 
 export const root = resolve(__dirname, '..', '..');
 const main = join(root, 'dist', 'cli', 'main.js');
-
-/** A deadline for what should take no time; a slow machine is no fault. */
-const DEADLINE_MS = 60_000;
 
 /** What a process ended with. */
 export interface End {
@@ -20,23 +18,23 @@ export class Running {
   err = '';
   readonly ended: Promise<End>;
   end: End | undefined;
-  private readonly waiters = new Set<() => void>();
+  private readonly waiters = new Waiters();
 
   constructor(readonly process: ChildProcess) {
     process.stdout?.setEncoding('utf8').on('data', (text: string) => {
       this.out += text;
-      this.look();
+      this.waiters.look();
     });
     process.stderr?.setEncoding('utf8').on('data', (text: string) => {
       this.err += text;
-      this.look();
+      this.waiters.look();
     });
     process.stdin?.on('error', () => {});
     this.ended = new Promise((done) => {
       process.on('close', (code, signal) => {
         this.end = { code, signal };
         done(this.end);
-        this.look();
+        this.waiters.look();
       });
     });
   }
@@ -60,35 +58,18 @@ export class Running {
 
   /** Resolves once the condition holds; rejects at the deadline, or when the process has ended without it. */
   until(what: string, condition: () => boolean): Promise<void> {
-    return new Promise((done, fail) => {
-      const finish = (error?: Error) => {
-        clearTimeout(timer);
-        this.waiters.delete(look);
-        if (error === undefined) done();
-        else fail(error);
-      };
-      const look = () => {
-        if (condition()) finish();
-        else if (this.end !== undefined)
-          finish(new Error(`ended (${JSON.stringify(this.end)}) without: ${what}\n${this.tail()}`));
-      };
-      const timer = setTimeout(
-        () => finish(new Error(`did not happen: ${what}\n${this.tail()}`)),
-        DEADLINE_MS,
-      );
-      this.waiters.add(look);
-      look();
-    });
+    return this.waiters.until(
+      what,
+      condition,
+      () => this.tail(),
+      () => (this.end === undefined ? undefined : `ended (${JSON.stringify(this.end)}) without`),
+    );
   }
 
   /** Resolves with the end; rejects at the deadline. */
   async finish(): Promise<End> {
     await this.until('the end', () => this.end !== undefined);
     return this.end!;
-  }
-
-  private look(): void {
-    for (const look of [...this.waiters]) look();
   }
 
   private tail(): string {

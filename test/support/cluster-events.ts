@@ -1,4 +1,5 @@
 import type { ClusterEvents, DownReason, PeerInfo } from '../../src/cluster/cluster.js';
+import { Waiters } from './waiters.js';
 
 /** What a cluster told. */
 export type Told =
@@ -8,13 +9,13 @@ export type Told =
   | { kind: 'message'; peer: PeerInfo; type: string; body: unknown }
   | { kind: 'fault'; error: Error };
 
-/** Records the events of a cluster, and waits for them. Nothing is polled: each event looks whether a waiter is content. */
+/** Records the events of a cluster, and waits for them. */
 export class Recorder implements ClusterEvents {
   readonly told: Told[] = [];
   /** Called with each event, before the waiters. */
   react: (event: Told) => void = () => {};
   inspection: unknown = null;
-  private readonly waiters = new Set<() => void>();
+  private readonly waiters = new Waiters();
 
   peerUp(peer: PeerInfo): void {
     this.add({ kind: 'up', peer });
@@ -45,31 +46,19 @@ export class Recorder implements ClusterEvents {
   }
 
   /** Resolves once the condition holds, which is looked at after each event. */
-  until(what: string, condition: () => boolean, deadline = 10_000): Promise<void> {
-    return new Promise((resolve, reject) => {
-      const look = () => {
-        if (!condition()) return;
-        clearTimeout(timer);
-        this.waiters.delete(look);
-        resolve();
-      };
-      const timer = setTimeout(() => {
-        this.waiters.delete(look);
-        const last = this.told
-          .slice(-8)
-          .map((event) =>
-            JSON.stringify(event, (_, value) => (value instanceof Error ? value.message : value)),
-          );
-        reject(new Error(`did not happen in ${deadline} ms: ${what}\n${last.join('\n')}`));
-      }, deadline);
-      this.waiters.add(look);
-      look();
-    });
+  until(what: string, condition: () => boolean): Promise<void> {
+    const shown = (_: string, value: unknown) => (value instanceof Error ? value.message : value);
+    return this.waiters.until(what, condition, () =>
+      this.told
+        .slice(-8)
+        .map((event) => JSON.stringify(event, shown))
+        .join('\n'),
+    );
   }
 
   private add(event: Told): void {
     this.told.push(event);
     this.react(event);
-    for (const look of [...this.waiters]) look();
+    this.waiters.look();
   }
 }

@@ -5,23 +5,24 @@ import { socketName } from '../../src/cluster/paths.js';
 import { Registration } from '../../src/cluster/registry.js';
 import type { ClusterNative } from './cluster-native.js';
 import { dropLock } from './cluster-native.js';
+import { Waiters } from './waiters.js';
 
 /** One connection of a puppet. */
 export class Strings {
   readonly received: ControlMessage[] = [];
   ended = false;
-  private readonly waiters = new Set<() => void>();
+  private readonly waiters = new Waiters();
 
   constructor(readonly socket: net.Socket) {
     const decoder = new FrameDecoder();
     socket.on('data', (chunk) => {
       decoder.push(chunk, (message) => this.received.push(message));
-      this.look();
+      this.waiters.look();
     });
     socket.on('error', () => {});
     socket.on('close', () => {
       this.ended = true;
-      this.look();
+      this.waiters.look();
     });
   }
 
@@ -40,25 +41,7 @@ export class Strings {
   }
 
   until(what: string, condition: () => boolean): Promise<void> {
-    return new Promise((resolve, reject) => {
-      const look = () => {
-        if (!condition()) return;
-        clearTimeout(timer);
-        this.waiters.delete(look);
-        resolve();
-      };
-      const timer = setTimeout(() => {
-        reject(
-          new Error(`did not happen: ${what}; received ${JSON.stringify(this.received).slice(0, 2000)}`),
-        );
-      }, 10_000);
-      this.waiters.add(look);
-      look();
-    });
-  }
-
-  private look(): void {
-    for (const look of [...this.waiters]) look();
+    return this.waiters.until(what, condition, () => JSON.stringify(this.received).slice(0, 2000));
   }
 }
 
