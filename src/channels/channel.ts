@@ -12,7 +12,6 @@ import {
   type ReadyOptions,
   type SendOptions,
 } from './calls.js';
-import type { Codec } from './codec/index.js';
 import type { Engine } from './engine.js';
 import { batches$, events$, leases$ } from './events.js';
 import { ChannelIterator } from './iterate.js';
@@ -20,11 +19,11 @@ import type { Lease } from './lending/lease.js';
 import { Loan } from './lending/loan.js';
 import { Listening } from './listening.js';
 import { abortSignal, type ChannelSettings, milliseconds } from './options.js';
-import { validator } from './schema.js';
+import { publishOn } from './publishing.js';
 import type { AnyOutChannel, OutChannel } from './sending/outbound.js';
 import { notEncoded } from './sending/refusals.js';
 import { REFUSED } from './sending/tally.js';
-import { Publication, until, whenDelivered } from './settle.js';
+import { Publication, whenDelivered } from './settle.js';
 import { Status } from './status.js';
 import { type InboundCounts, wantedOf } from './subscription.js';
 import type {
@@ -35,6 +34,7 @@ import type {
   PublishReceipt,
   StatusEvent,
 } from './types.js';
+import { whenPresent, whenWritable } from './waiting.js';
 import { readableOf, writableOf } from './webstreams.js';
 
 /** What a channel needs of its member. */
@@ -175,32 +175,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     abortSignal('whenWritable()', signal);
     const out = this.#publisher();
     if (out === null) return Promise.reject(this.#closedError());
-    return until(
-      this.#engine,
-      `whenWritable() of ${JSON.stringify(this.name)}`,
-      { timeout: Number.POSITIVE_INFINITY, signal },
-      (sign) => {
-        let over = false;
-        let stop = () => {};
-        const again = () => {
-          stop = out.room.onOpen(() => {
-            sign();
-            if (!over) again();
-          });
-        };
-        again();
-        return () => {
-          over = true;
-          stop();
-        };
-      },
-      () => {
-        if (out.writable) return { value: undefined };
-        if (out.ended !== null) throw out.endError;
-        return null;
-      },
-      () => '',
-    );
+    return whenWritable(this.#engine, out, signal);
   }
 
   /**
@@ -232,13 +207,10 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     const signal = abortSignal('ready()', options.signal);
     const out = subscribers > 0 ? this.#publisher() : this.#out;
     if (this.#closed) return Promise.reject(this.#closedError());
-    const now = () => ({
-      subscribers: out?.audience.destinations.length ?? 0,
-      publishers: this.#publishers(),
-    });
-    return until(
+    return whenPresent(
       this.#engine,
-      `ready() of ${JSON.stringify(this.name)}`,
+      this.name,
+      { subscribers, publishers },
       { timeout, signal },
       (sign) => {
         const stops = [
@@ -250,19 +222,11 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
           for (const stop of stops) stop?.();
         };
       },
-      () => {
-        const found = now();
-        if (found.subscribers >= subscribers && found.publishers >= publishers) return { value: found };
-        if (this.#closed) throw this.#closedError();
-        return null;
-      },
-      () => {
-        const found = now();
-        const parts = [];
-        if (subscribers > 0) parts.push(`${found.subscribers} of ${subscribers} subscribers are there`);
-        if (publishers > 0) parts.push(`${found.publishers} of ${publishers} publishers have answered`);
-        return parts.join(', ');
-      },
+      () => ({
+        subscribers: out?.audience.destinations.length ?? 0,
+        publishers: this.#publishers(),
+      }),
+      () => (this.#closed ? this.#closedError() : null),
     );
   }
 
@@ -411,28 +375,11 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
   #publisher(): OutChannel<In> | null {
     if (this.#closed) return null;
     if (this.#out !== null || this.#openError !== null) return this.#out;
-    const { codec, schema, schemaId, validate, maxQueueBytes, maxWait, replay, replayBytes, lane } =
-      this.#settings;
-    const { delivery, pace, repair, repairBytes } = this.#settings;
     try {
-      this.#out = this.#engine.publishers.publish<In>(
-        this.name,
-        {
-          codec: codec as unknown as Codec<In>,
-          schemaId,
-          maxQueueBytes,
-          maxWait,
-          replay,
-          replayBytes,
-          lane: lane === 'own' ? this.#engine.publishers.openLane(this.name) : 0,
-          multicast: delivery === 'multicast' ? { pace, repair, repairBytes } : null,
-          validate: schema === null || validate === 'off' ? null : validator(schema, validate),
-        },
-        this.#status,
-      );
+      this.#out = publishOn<In>(this.#engine, this.name, this.#settings, this.#status);
     } catch (error) {
       // Anything else than a typed error is the codec's own.
-      this.#openError = notEncoded(this.name, codec?.name ?? '', error);
+      this.#openError = notEncoded(this.name, this.#settings.codec?.name ?? '', error);
       this.#status.emit({ type: 'fault', error: this.#openError });
     }
     return this.#out;

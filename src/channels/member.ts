@@ -30,8 +30,9 @@ import {
 import { Pattern } from './pattern.js';
 import { type MemberReport, reportMember } from './report.js';
 import type { InferInput, InferOutput } from './schema.js';
-import { until, whenDelivered } from './settle.js';
+import { whenDelivered } from './settle.js';
 import type { DrainReport, Publisher, StatusEvent } from './types.js';
+import { until } from './waiting.js';
 
 /** leave() waits for so long at most for credits of what was sent. */
 const LAST_FLUSH_MS = 250;

@@ -1,5 +1,4 @@
 import { MillraceError } from '../errors.js';
-import { aborted } from './calls.js';
 import type { Engine } from './engine.js';
 import type { Destination } from './sending/destination.js';
 import type { DeliveryWaiter, DestinationEnd, Ticket } from './sending/expectations.js';
@@ -145,57 +144,5 @@ export function whenDelivered(
     if (signal?.aborted === true) return giveUp('aborted');
     for (const [destination, { sequence }] of [...open]) destination.whenDelivered(sequence, waiter);
     engine.schedule();
-  });
-}
-
-/** A promise that holds the event loop, with a time-out and a signal; `check` is called at each sign and at once. */
-export function until<V>(
-  engine: Engine,
-  what: string,
-  options: { timeout: number; signal: AbortSignal | undefined },
-  watch: (sign: () => void) => () => void,
-  check: () => { value: V } | null,
-  missing: () => string,
-): Promise<V> {
-  return new Promise((resolve, reject) => {
-    const { timeout, signal } = options;
-    if (signal?.aborted === true) return reject(aborted(what, signal));
-    const first = check();
-    if (first !== null) return resolve(first.value);
-    const release = engine.keepalive.hold();
-    let over = false;
-    const end = () => {
-      over = true;
-      unwatch();
-      if (timer !== null) engine.clock.clearTimeout(timer);
-      signal?.removeEventListener('abort', onAbort);
-      release();
-    };
-    const fail = (error: Error) => {
-      end();
-      reject(error);
-    };
-    const onAbort = () => fail(aborted(what, signal!));
-    const timer = Number.isFinite(timeout)
-      ? engine.clock.setTimeout(
-          () =>
-            fail(
-              new MillraceError('ERR_TIMEOUT', `${what} did not finish within ${timeout} ms: ${missing()}.`),
-            ),
-          timeout,
-        )
-      : null;
-    signal?.addEventListener('abort', onAbort, { once: true });
-    const unwatch = watch(() => {
-      if (over) return;
-      try {
-        const found = check();
-        if (found === null) return;
-        end();
-        resolve(found.value);
-      } catch (error) {
-        fail(error as Error);
-      }
-    });
   });
 }
