@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "base/files.h"
-#include "soft/layout.h"
+#include "soft/layout/process.h"
+#include "soft/layout/queue.h"
 
 namespace millrace::soft {
 

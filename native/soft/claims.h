@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "soft/layout.h"
+#include "soft/layout/objects.h"
 #include "soft/step.h"
 
 // Records of the root file that belong to one process and that everybody reads: attachments to

@@ -12,7 +12,8 @@
 #include "base/spinlock.h"
 #include "soft/chunk.h"
 #include "soft/device.h"
-#include "soft/layout.h"
+#include "soft/layout/completions.h"
+#include "soft/layout/queue.h"
 #include "soft/peer.h"
 
 namespace millrace::soft {

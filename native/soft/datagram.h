@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "soft/layout.h"
+#include "soft/layout/completions.h"
 #include "soft/pipeline.h"
 #include "soft/port.h"
 

@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "soft/layout.h"
-
 namespace millrace::soft {
 
 class Root;

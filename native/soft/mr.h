@@ -8,7 +8,7 @@
 
 #include "base/files.h"
 #include "soft/device.h"
-#include "soft/layout.h"
+#include "soft/layout/memory.h"
 
 namespace millrace::soft {
 

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include "soft/layout.h"
-
 namespace millrace::soft {
 
 class Process;

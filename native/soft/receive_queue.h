@@ -10,7 +10,7 @@
 #include "base/spinlock.h"
 #include "base/status.h"
 #include "soft/chunk.h"
-#include "soft/layout.h"
+#include "soft/layout/queue.h"
 
 namespace millrace::soft {
 

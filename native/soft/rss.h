@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "soft/layout.h"
+#include "soft/layout/network.h"
 #include "soft/packet.h"
 
 namespace millrace::soft {

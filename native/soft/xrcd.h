@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "soft/device.h"
-#include "soft/layout.h"
+#include "soft/layout/objects.h"
 
 namespace millrace::soft {
 
