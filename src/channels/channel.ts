@@ -1,6 +1,6 @@
 import type { ReadableStream, WritableStream } from 'node:stream/web';
 import { Observable, type Observer, type Subscriber } from 'rxjs';
-import { type AnyMillraceError, MillraceError, MillraceRangeError } from '../errors.js';
+import { type AnyMillraceError, type MillraceError, MillraceRangeError } from '../errors.js';
 import { checkNames, describe, integer } from '../suggest.js';
 import { doneBody } from './bodies.js';
 import {
@@ -21,7 +21,7 @@ import { Listening } from './listening.js';
 import { abortSignal, type ChannelSettings, milliseconds } from './options.js';
 import { publishOn } from './publishing.js';
 import type { AnyOutChannel, OutChannel } from './sending/outbound.js';
-import { notEncoded } from './sending/refusals.js';
+import { memberLeft, notEncoded, publishingEnded } from './sending/refusals.js';
 import { REFUSED } from './sending/tally.js';
 import { Publication, whenDelivered } from './settle.js';
 import { Status } from './status.js';
@@ -420,14 +420,6 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
 
   #closedError(): AnyMillraceError {
     if (this.#openError !== null) return this.#openError;
-    return this.#engine.closed
-      ? new MillraceError(
-          'ERR_MEMBER_CLOSED',
-          `The member has left the domain; channel ${JSON.stringify(this.name)} is closed.`,
-        )
-      : new MillraceError(
-          'ERR_CHANNEL_CLOSED',
-          `Channel ${JSON.stringify(this.name)} is closed. Open it again with member.channel().`,
-        );
+    return this.#engine.closed ? memberLeft(this.name) : publishingEnded(this.name, 'closed');
   }
 }

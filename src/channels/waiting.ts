@@ -2,6 +2,7 @@ import { MillraceError } from '../errors.js';
 import { aborted } from './calls.js';
 import type { Engine } from './engine.js';
 import type { AnyOutChannel } from './sending/outbound.js';
+import { memberLeft } from './sending/refusals.js';
 
 /** A promise that holds the event loop, with a time-out and a signal; `check` is called at each sign and at once. */
 export function until<V>(
@@ -78,7 +79,7 @@ export function whenWritable(engine: Engine, out: AnyOutChannel, signal?: AbortS
     },
     () => {
       if (out.writable) return { value: undefined };
-      if (out.ended !== null) throw out.endError;
+      if (out.ended !== null) throw engine.closed ? memberLeft(out.name) : out.endError;
       return null;
     },
     () => '',

@@ -181,3 +181,18 @@ test('a watched file', async () => {
   expect(datagrams[0]).toMatchObject({ text: 'to b', rule: 'b' });
   await member.end();
 });
+
+test('streams after the member has left, and without a name, are errors', async () => {
+  const member = new Member();
+  expect(await member.call('stream', 'feed')).toEqual({ ok: 'feed' });
+  for (const name of ['', 5, null])
+    expect(await member.call('stream', name)).toMatchObject({ error: { code: 'ERR_INVALID_ARGUMENT' } });
+  await member.call('leave');
+  for (const call of [
+    ['stream', 'feed'],
+    ['add', [rule('a', A, 'feed')]],
+  ])
+    expect(await member.call(...call)).toMatchObject({ error: { code: 'ERR_MEMBER_CLOSED' } });
+  await member.end();
+  expect(place.content).toEqual([]);
+});

@@ -98,9 +98,15 @@ describe('the Observable completes on close() and leave(), and errors only on a 
     expect(streams.map((one) => one.ended)).toEqual(['complete', 'complete', 'complete']);
     expect(
       pending.map((one) => one.error?.code ?? (one.value as { complete?: boolean } | undefined)?.complete),
-    ).toEqual(['ERR_MEMBER_CLOSED', 'ERR_MEMBER_CLOSED', false, false, 'ERR_CHANNEL_CLOSED']);
+    ).toEqual(['ERR_MEMBER_CLOSED', 'ERR_MEMBER_CLOSED', false, false, 'ERR_MEMBER_CLOSED']);
     expect(() => a.channel('w')).toThrow(expect.objectContaining({ code: 'ERR_MEMBER_CLOSED' }));
     expect(() => a.pattern('w')).toThrow(expect.objectContaining({ code: 'ERR_MEMBER_CLOSED' }));
+    // Also of a channel that has published.
+    const closed = expect.objectContaining({ code: 'ERR_MEMBER_CLOSED' });
+    for (const call of [() => y.publish(new Uint8Array(1)), () => y.ready(), () => y.whenWritable()])
+      await expect(call()).rejects.toEqual(closed);
+    expect(() => y.loan(1)).toThrow(closed);
+    expect(y.offer(new Uint8Array(1))).toBe(false);
     expect(a.leave()).toBe(a.leave());
     await expect(a.drain()).resolves.toEqual({ complete: true, undelivered: [] });
     expect(a.resources()).toMatchObject({ qps: 0, channels: 0 });

@@ -35,6 +35,12 @@ describe('adding and removing', () => {
     const [second] = steering.add([{ match: { dst: '239.1.1.8' }, to: { name: 'c8' } }]);
     expect(steering.rules.map(({ name }) => name)).toEqual(['g7', second!.name]);
     expect(table.deliver(frame())).toEqual(['g7']);
+    for (const call of [
+      () => steering.remove(5 as never),
+      () => steering.remove([5] as never),
+      () => steering.replace(5 as never),
+    ])
+      expect(call).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARGUMENT' }));
     steering.remove('g7');
     expect(table.deliver(frame())).toEqual([]);
     expect(table.names).toEqual([second!.name]);

@@ -33,6 +33,14 @@ export function refused(
   );
 }
 
+/** leave() came first. */
+export function memberLeft(channel: string): MillraceError {
+  return new MillraceError(
+    'ERR_MEMBER_CLOSED',
+    `The member has left the domain; channel ${quoted(channel)} is closed.`,
+  );
+}
+
 /** complete(), error() or close() came first. */
 export function publishingEnded(channel: string, how: 'complete' | 'error' | 'closed'): MillraceError {
   return how === 'closed'

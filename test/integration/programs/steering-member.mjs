@@ -35,6 +35,8 @@ const calls = {
   replace: (rules) => steering.replace(own(rules)).map(({ name }) => name),
   watch: async (file) => (await steering.watch(file)).file,
   stats: () => steering.stats(),
+  stream: (name) => member.datagrams(name).name,
+  leave: () => member.leave(),
   seen: () => seen,
   send: async (text, port) => {
     const socket = createSocket('udp4');
