@@ -149,9 +149,10 @@ TEST_F(TransportSteering, QueuesOfRulesThatCountHoldNoMemory) {
   std::vector<uint32_t> flows;
   for (uint32_t i = 0; i < kRules; ++i)
     flows.push_back(flow(queue(false), target.rule(IBV_FLOW_ATTR_FLAGS_DONT_TRAP)));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(mapped_bytes() - before, kRules * 256u * 1024);
-#endif
+  // Sanitizers map memory of their own.
+  if (kSlow == 1) {
+    EXPECT_LT(mapped_bytes() - before, kRules * 256u * 1024);
+  }
   arm();
   for (int i = 0; i < 3; ++i) target.send();
   while (counter.frames[receiving] < 3) (void)steering->poll(counter, 512);
