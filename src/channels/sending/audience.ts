@@ -91,8 +91,8 @@ export class Audience {
     destination.subscriptions.set(subscription.id, subscription);
     this.#configure(destination);
     this.#sendSubscribed(destination, subscription.id);
-    if (known === undefined)
-      for (const definition of channel.encoder.allDefinitions()) this.#sendDefinition(peer, definition);
+    // For each one: the peer may have given up the first before it was acknowledged, and then skipped what came with it.
+    for (const definition of channel.encoder.allDefinitions()) this.#sendDefinition(peer, definition);
     if (channel.kept !== null && subscription.replay > 0) destination.replay(channel.kept, subscription);
     if (channel.lastWord !== null) destination.finish(channel.lastWord);
     member.schedule();
