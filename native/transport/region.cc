@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +31,7 @@ namespace millrace::transport {
 namespace {
 
 constexpr size_t kPiece = 4 << 20;  ///< populated between two looks at `stop`
+constexpr uint64_t kGentle = 24;    ///< times as long as it works it pauses
 
 size_t page_bytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -191,9 +193,32 @@ std::string rights_text(mode_t mode) {
                       words(mode & 7));
 }
 
-void populate(std::span<std::byte> range, bool write, bool huge, const std::atomic<bool>& stop) {
+namespace {
+
+/** CPU time of this thread. */
+uint64_t cpu_ns() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+/** For so long, unless stopped. */
+void pause(uint64_t ns, const std::atomic<bool>& stop) {
+  constexpr uint64_t kLook = 10'000'000;
+  for (uint64_t left = ns; left > 0 && !stop.load(std::memory_order_relaxed);) {
+    const timespec step = {0, static_cast<long>(std::min(left, kLook))};
+    nanosleep(&step, nullptr);
+    left -= std::min(left, kLook);
+  }
+}
+
+}  // namespace
+
+void populate(std::span<std::byte> range, bool write, bool huge, const std::atomic<bool>& stop,
+              Pace pace) {
   bool advised = true;  // by madvise(), as long as it works
   for (size_t at = 0; at < range.size() && !stop.load(std::memory_order_relaxed); at += kPiece) {
+    const uint64_t began = cpu_ns();
     std::byte* const from = range.data() + at;
     const size_t length = round_up(std::min(kPiece, range.size() - at), page_bytes());
     if (huge) {
@@ -203,6 +228,9 @@ void populate(std::span<std::byte> range, bool write, bool huge, const std::atom
     advised =
         advised && madvise(from, length, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0;
     if (!advised) touch(from, from + length, write);
+    if (pace == Pace::kGentle && at + kPiece < range.size()) {
+      pause(kGentle * (cpu_ns() - began), stop);
+    }
   }
 }
 

@@ -89,14 +89,23 @@ class RegionFile {
 /** The rights in a mode, in words: "user read and write, group read, other nothing". */
 std::string rights_text(mode_t mode);
 
+/** How fast pages are made. */
+enum class Pace : uint8_t {
+  kFull,
+  /** A twenty-fifth of the time: whoever polls gives its CPU away in between, also to who has the
+   * lowest priority, and loses no more than that to it. */
+  kGentle,
+};
+
 /**
  * Makes all pages of a mapping present in this process, so that no later access faults: for
  * reading, or for writing too. With `huge`, each huge page's worth is collapsed into one first
  * (MADV_COLLAPSE, Linux 6.1, whatever the settings for new pages are, but not where shmem_enabled
- * is `deny`). Takes about 0.3 s a gigabyte when the pages are new; `stop` is looked at every 4 MiB.
- * Any thread.
+ * is `deny`). Takes about 0.3 s a gigabyte when the pages are new, and up to 5 s more for huge ones
+ * where memory is in pieces; `stop` is looked at every 4 MiB. Any thread.
  */
-void populate(std::span<std::byte> range, bool write, bool huge, const std::atomic<bool>& stop);
+void populate(std::span<std::byte> range, bool write, bool huge, const std::atomic<bool>& stop,
+              Pace pace = Pace::kFull);
 
 /** How much of a mapping's range is made of huge pages, bytes, as the kernel says now. Slow: for
  * reports. */

@@ -10,7 +10,7 @@
 
 namespace millrace::transport {
 
-base::Status make_slab(int folder, uint64_t incarnation, Slab& slab, bool huge,
+base::Status make_slab(int folder, uint64_t incarnation, Slab& slab, bool ahead,
                        const std::atomic<bool>& stop) {
   const std::string name = pool_file(incarnation, slab.number);
   RegionOptions options;
@@ -20,7 +20,7 @@ base::Status make_slab(int folder, uint64_t incarnation, Slab& slab, bool huge,
   auto file = RegionFile::create(folder, name, options);
   if (!file.ok()) return file.status();
   base::step("pool-slab-made");
-  populate(file.value().bytes(), true, huge, stop);
+  populate(file.value().bytes(), true, ahead, stop, ahead ? Pace::kGentle : Pace::kFull);
   if (stop.load(std::memory_order_relaxed)) {
     unlinkat(folder, name.c_str(), 0);
     return base::Status::error(ECANCELED, "make a pool's file", "not needed any more");

@@ -24,11 +24,11 @@ struct Slab {
 };
 
 /**
- * Makes the file of a slab, with all its pages there; in huge ones, if there is time for that and
- * the system has them. Any thread. Errors: those of RegionFile::create(); ECANCELED when `stop` was
- * set. Then nothing is left.
+ * Makes the file of a slab, with all its pages there. `ahead` of its need there is time for huge
+ * ones, if the system has them, and for going gently. Any thread. Errors: those of
+ * RegionFile::create(); ECANCELED when `stop` was set. Then nothing is left.
  */
-base::Status make_slab(int folder, uint64_t incarnation, Slab& slab, bool huge,
+base::Status make_slab(int folder, uint64_t incarnation, Slab& slab, bool ahead,
                        const std::atomic<bool>& stop);
 
 /** A slab that is made ahead of its need, in the background. Its owner's thread makes all calls. */
