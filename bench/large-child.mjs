@@ -77,10 +77,14 @@ async function hub(spec) {
     return { times, rate: (sent * bytes * 1000) / (now() - from) };
   };
   await serve(async (question) => {
-    const { seconds, most } = question;
+    const { seconds, most, warm = seconds / 4 } = question;
     // Until as much was under way at once as may be: what that takes is made anew for each size.
     const least = 2 * question.window;
-    await send({ ...question, ...(most === undefined ? { seconds: seconds / 4 } : { most: least }), least });
+    await send({
+      ...question,
+      ...(most === undefined ? { seconds: warm, most: Infinity } : { most: least }),
+      least,
+    });
     const { times, rate } = await send(question);
     times.sort((a, b) => a - b);
     return { micros: times.length > 0 ? times[times.length >> 1] : (question.bytes / rate) * 1e6, rate };

@@ -125,7 +125,9 @@ const session = (peer, subscribers, what, context) => () =>
         }
         if (why === null) {
           const window = what === 'rate' ? windowOf(bytes) : 1;
-          const figures = await ask(hub, { bytes, window, seconds });
+          // A block that is made ahead takes part of a CPU meanwhile, and some seconds for the largest.
+          const warm = bytes < GIB ? seconds / 4 : 5 * seconds;
+          const figures = await ask(hub, { bytes, window, seconds, warm: flat ? warm : seconds / 4 });
           last = { bytes, micros: figures.micros };
           found.push([table, sized(bytes), what === 'rate' ? figures.rate : figures.micros]);
         } else found.push([table, sized(bytes), why]);
