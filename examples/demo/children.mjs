@@ -83,7 +83,7 @@ export class Children {
     for (const { child } of this.#started) child.kill('SIGTERM');
     const force = setTimeout(() => {
       for (const { child } of this.#started) child.kill('SIGKILL');
-    }, 3000);
+    }, 10_000);
     await this.#all();
     clearTimeout(force);
     this.#leave();

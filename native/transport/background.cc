@@ -1,16 +1,10 @@
 #include "transport/background.h"
 
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <utility>
 
 namespace millrace::transport {
-namespace {
-
-constexpr int kLeastPriority = 19;
-
-}  // namespace
 
 Background::Background(Task task) : task_(std::move(task)) {
   // A new thread inherits the mask.
@@ -23,8 +17,6 @@ Background::Background(Task task) : task_(std::move(task)) {
 
 void* Background::run(void* self) {
   auto& background = *static_cast<Background*>(self);
-  // Of this thread alone, contrary to POSIX (setpriority(2), NOTES).
-  (void)setpriority(PRIO_PROCESS, 0, kLeastPriority);
   background.task_(background.stop_);
   // Pairs with done(): who sees it sees what was done.
   if (!background.stop_.load(std::memory_order_relaxed))

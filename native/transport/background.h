@@ -8,8 +8,8 @@
 namespace millrace::transport {
 
 /**
- * Work that nobody waits for, on a thread of its own: at the lowest priority (nice 19), so that it
- * takes no CPU from who polls, and without signals, which are for the program's own threads.
+ * Work that nobody waits for, on a thread of its own without signals, which are for the program's
+ * own threads. Of ordinary priority: whoever stops it waits for it, on a busy machine too.
  */
 class Background {
  public:

@@ -92,8 +92,8 @@ std::string rights_text(mode_t mode);
 /** How fast pages are made. */
 enum class Pace : uint8_t {
   kFull,
-  /** A twenty-fifth of the time: whoever polls gives its CPU away in between, also to who has the
-   * lowest priority, and loses no more than that to it. */
+  /** A twenty-fifth of the time. A low priority would not do: whoever polls gives its CPU away in
+   * between, and where CPUs are rare what has to end soon would not (the thread is waited for). */
   kGentle,
 };
 
