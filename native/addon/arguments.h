@@ -3,12 +3,17 @@
 #include <napi.h>
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 
 #include "addon/environment.h"
 
 namespace millrace::addon {
+
+/** Up to here a number is every integer: Number.MAX_SAFE_INTEGER. */
+inline constexpr int64_t kMaxSafeInteger = (int64_t{1} << 53) - 1;
+inline constexpr int64_t kMaxUint32 = std::numeric_limits<uint32_t>::max();
 
 /**
  * Reads the arguments of one call, in order, and checks them. The first wrong one throws

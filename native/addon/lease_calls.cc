@@ -1,7 +1,6 @@
 #include <errno.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "addon/arguments.h"
 #include "addon/calls.h"
@@ -13,9 +12,6 @@ namespace millrace::addon {
 namespace {
 
 using transport::Leases;
-
-constexpr int64_t kMaxSafeInteger = (int64_t{1} << 53) - 1;
-constexpr int64_t kMaxUint32 = std::numeric_limits<uint32_t>::max();
 
 Napi::Value failed(const Napi::CallbackInfo& info, const base::Status& status) {
   throw_status(info.Env(), status);

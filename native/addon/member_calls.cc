@@ -11,9 +11,6 @@
 namespace millrace::addon {
 namespace {
 
-constexpr int64_t kMaxSafeInteger = (int64_t{1} << 53) - 1;
-constexpr int64_t kMaxUint32 = std::numeric_limits<uint32_t>::max();
-
 Napi::Value failed(Arguments& arguments, const base::Status& status) {
   throw_status(arguments.env(), status);
   return {};

@@ -1,8 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
 
-#include <limits>
-
 #include "addon/arguments.h"
 #include "addon/calls.h"
 #include "addon/errors.h"
@@ -13,9 +11,6 @@ namespace millrace::addon {
 namespace {
 
 using transport::Pool;
-
-constexpr int64_t kMaxSafeInteger = (int64_t{1} << 53) - 1;
-constexpr int64_t kMaxUint32 = std::numeric_limits<uint32_t>::max();
 
 template <size_t kCount>
 uint32_t block_of(HotArguments<kCount>& arguments) {

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include <limits>
 #include <span>
 
 #include "addon/arguments.h"
@@ -13,8 +12,6 @@
 
 namespace millrace::addon {
 namespace {
-
-constexpr int64_t kMaxUint32 = std::numeric_limits<uint32_t>::max();
 
 Napi::Value failed(Arguments& arguments, const base::Status& status) {
   throw_status(arguments.env(), status);

@@ -10,8 +10,6 @@
 namespace millrace::addon {
 namespace {
 
-constexpr int64_t kMaxSafeInteger = (int64_t{1} << 53) - 1;
-
 Napi::Value failed(Arguments& arguments, const base::Status& status) {
   throw_status(arguments.env(), status);
   return {};

@@ -142,8 +142,11 @@ base::Result<uint32_t> Pool::lend(uint64_t bytes) {
                      static_cast<unsigned long long>(bytes),
                      static_cast<unsigned long long>(options_.max_bytes)));
   }
-  take_spare();
-  if (holds_.size() <= kFewHolds) (void)collect();
+  if (holds_.size() <= kFewHolds) {
+    (void)collect();
+  } else {
+    take_spare();
+  }
   uint32_t id = take_free(capacity);
   if (id == ~0u && collect()) id = take_free(capacity);
   if (id != ~0u) return id;
