@@ -421,6 +421,8 @@ export const SUITES = [
       checks(context, [
         ['src', node, [...typesOf('tsconfig.json'), '--noEmit']],
         ['tests', node, typesOf('tsconfig.test.json')],
+        // A call with an argument too few only throws at run time, which a program that is to be interrupted hides.
+        ['programs', node, typesOf('tsconfig.programs.json')],
         ['examples', node, typesOf('tsconfig.examples.json')],
       ]),
   },

@@ -25,7 +25,10 @@ export declare class Endpoint {
   readonly native: Native;
   readonly incarnation: number;
   readonly handle: number;
-  readonly buffers: NativeBuffers;
+  /** Tables and arena; these three are views of one piece of memory, and to be replaced together. */
+  buffers: NativeBuffers;
+  bytes: Uint8Array;
+  view: DataView;
   readonly received: Map<number, { count: number; last: number }>;
   target: Uint8Array;
   head: number;

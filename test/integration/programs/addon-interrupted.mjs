@@ -1,27 +1,28 @@
 /**
  * Workers that are terminated in the middle of the addon: `addon-interrupted.mjs FOLDER load|calls COUNT`. Each does nothing but be
- * inside it, so that nearly every end falls into a call, where from then on Node-API refuses whatever would run JavaScript.
+ * inside it, so that nearly every end falls into a call, where from then on Node-API refuses whatever would run JavaScript. It
+ * begins with a turn that nobody interrupts: that one must not fail.
  */
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 import { addonPath, Endpoint } from '../../support/addon.mjs';
 
-/** The module's initialisation, again and again. */
+/** The module's initialisation. */
 function load() {
-  for (;;) process.dlopen({ exports: {} }, addonPath);
+  process.dlopen({ exports: {} }, addonPath);
 }
 
 /** Calls that make objects and buffers, and calls of everything with arguments that it refuses: each makes an error. */
-function calls(folder) {
+function callsOf(folder) {
   const { handle, native } = new Endpoint(folder);
   const names = Object.keys(native).filter((name) => typeof native[name] === 'function');
   // These end what the others work on, or reach beyond this worker.
   const others = names.filter(
     (name) => !['close', 'cleanFabric', 'flush', 'poll', 'linger', 'offer'].includes(name),
   );
-  for (;;) {
+  return () => {
     native.resources(handle);
     native.disconnect(handle, native.offer(handle).peer);
-    const block = native.lend(handle, 4096);
+    const block = native.lend(handle, 4096, false);
     native.endLoan(handle, block, native.loanBuffer(handle, block, 4096));
     native.retireBlock(handle, block);
     for (const name of others) {
@@ -32,7 +33,7 @@ function calls(folder) {
         native[name]();
       } catch {}
     }
-  }
+  };
 }
 
 if (isMainThread) {
@@ -51,7 +52,8 @@ if (isMainThread) {
   }
   process.stdout.write(`${count} ended\n`);
 } else {
+  const turn = workerData.what === 'load' ? load : callsOf(workerData.folder);
+  turn();
   parentPort.postMessage('begins');
-  if (workerData.what === 'load') load();
-  else calls(workerData.folder);
+  for (;;) turn();
 }
