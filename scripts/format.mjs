@@ -1,6 +1,6 @@
 /** `npm run format`: lays out TypeScript, JavaScript, JSON (Biome) and C++ (clang-format 14) in place. */
 import { bin, clangFormat, commandLine, run, say } from './setup.mjs';
-import { nativeSources } from './suites.mjs';
+import { nativeSources } from './suites/cpp.mjs';
 
 commandLine('Usage: npm run format\nLays out all sources in place, with Biome and clang-format 14.');
 const biome = await run(bin('biome'), ['check', '--write'], { show: true });

@@ -5,7 +5,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { root, say } from './setup.mjs';
-import { nativeSources } from './suites.mjs';
+import { nativeSources } from './suites/cpp.mjs';
 
 /** What each folder may include. */
 const MAY = {

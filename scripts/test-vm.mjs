@@ -23,7 +23,7 @@ import {
   say,
   tail,
 } from './setup.mjs';
-import { buildNativeTests } from './suites.mjs';
+import { buildNativeTests } from './suites/cpp.mjs';
 import { prepareKernel } from './vm/kernel.mjs';
 import { boot } from './vm/machine.mjs';
 
