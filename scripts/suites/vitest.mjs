@@ -9,7 +9,7 @@ import { checks, endedWell, sum } from './counts.mjs';
 export async function vitest(
   context,
   project,
-  { program = node, files = [], only = '', env = {}, title = '' } = {},
+  { program = process.execPath, files = [], only = '', env = {}, title = '' } = {},
 ) {
   const report = join(root, 'build', 'logs', `${project}${title.replaceAll(' ', '-')}.json`);
   rmSync(report, { force: true });
