@@ -3,9 +3,9 @@
 #include <atomic>
 
 #include "base/spinlock.h"
-#include "soft/mr.h"
 #include "soft/pipeline.h"
 #include "soft/step.h"
+#include "soft/translate.h"
 
 // Atomics on 8 bytes. Memory that a file backs is mapped by whoever works on it, and the processor
 // does the rest. On other memory the value is read and written by process_vm_*, under a lock of the

@@ -1,5 +1,5 @@
-#include "soft/mr.h"
 #include "soft/pipeline.h"
+#include "soft/translate.h"
 
 namespace millrace::soft {
 

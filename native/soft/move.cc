@@ -7,9 +7,9 @@
 
 #include "base/clock.h"
 #include "base/copy.h"
-#include "soft/mr.h"
 #include "soft/pipeline.h"
 #include "soft/step.h"
+#include "soft/translate.h"
 
 namespace millrace::soft {
 

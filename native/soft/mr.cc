@@ -1,23 +1,21 @@
 #include "soft/mr.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <utility>
 
+#include "soft/device.h"
 #include "soft/error.h"
 #include "soft/fabric.h"
 #include "soft/import.h"
+#include "soft/mapped_range.h"
 #include "soft/mw.h"
 #include "soft/step.h"
+#include "soft/translate.h"
 
 #ifndef PR_SET_PTRACER
 #define PR_SET_PTRACER 0x59616d61
@@ -26,87 +24,6 @@
 
 namespace millrace::soft {
 namespace {
-
-/** The file that a range of this process is a shared mapping of. */
-struct MappedFile {
-  std::string path;
-  uint64_t device = 0, inode = 0;
-  uint64_t offset = 0;  ///< of the range in the file
-};
-
-/** What a range of this process's memory is. */
-struct Range {
-  bool readable = false, writable = false;  ///< all of it
-  bool mapped_file = false;  ///< all of it is one shared mapping of a file with a name
-  MappedFile file;
-};
-
-/** One line of /proc/self/maps. */
-struct MapsLine {
-  unsigned long long start = 0, end = 0, offset = 0, inode = 0;
-  unsigned major = 0, minor = 0;
-  char flags[8] = {};
-  const char* path = "";
-};
-
-bool parse_line(const char* line, MapsLine* out) {
-  int path_at = 0;
-  if (sscanf(line, "%llx-%llx %7s %llx %x:%x %llu %n", &out->start, &out->end, out->flags,
-             &out->offset, &out->major, &out->minor, &out->inode, &path_at) < 7) {
-    return false;
-  }
-  out->path = path_at == 0 ? "" : line + path_at;
-  return true;
-}
-
-/** The file of a shared, writable mapping; false if others can't open it by name. */
-bool file_of(const MapsLine& line, uint64_t address, MappedFile* out) {
-  if (line.flags[3] != 's' || line.flags[1] != 'w' || line.inode == 0) return false;
-  std::string path = line.path;
-  while (!path.empty() && path.back() == '\n') path.pop_back();
-  // A name that the kernel had to escape, or no name in the filesystem any more.
-  if (path.empty() || path[0] != '/' || path.find('\\') != std::string::npos ||
-      path.size() >= kBackingPath)
-    return false;
-  struct stat info;
-  if (stat(path.c_str(), &info) != 0 || info.st_ino != line.inode ||
-      info.st_dev != makedev(line.major, line.minor))
-    return false;
-  out->path = path;
-  out->device = static_cast<uint64_t>(info.st_dev);
-  out->inode = line.inode;
-  out->offset = line.offset + (address - line.start);
-  return true;
-}
-
-/** Looks the range up in /proc/self/maps. */
-Range inspect(uint64_t address, uint64_t length) {
-  Range range;
-  FILE* maps = fopen("/proc/self/maps", "re");
-  if (maps == nullptr) {
-    range.readable = range.writable = true;  // can't be told: the first access will
-    return range;
-  }
-  char* text = nullptr;
-  size_t room = 0;
-  uint64_t at = address;
-  const uint64_t end = address + length;
-  bool all_readable = true, all_writable = true;
-  while (at < end && getline(&text, &room, maps) > 0) {
-    MapsLine line;
-    if (!parse_line(text, &line) || line.end <= at) continue;
-    if (line.start > at) break;  // a hole
-    all_readable &= line.flags[0] == 'r';
-    all_writable &= line.flags[1] == 'w';
-    if (at == address && end <= line.end) range.mapped_file = file_of(line, address, &range.file);
-    at = line.end;
-  }
-  free(text);
-  fclose(maps);
-  range.readable = at >= end && all_readable;
-  range.writable = at >= end && all_writable;
-  return range;
-}
 
 /** The backing's index in our table, with one more user; kNoBacking when the table is full. Needs
  * registry(). */
@@ -160,7 +77,7 @@ base::Status check_access(unsigned int access) {
 }
 
 /** The range as memory to register, with a check that the rights asked for are there. */
-base::Status check_range(const void* addr, size_t length, unsigned int access, Range* out) {
+base::Status check_range(const void* addr, size_t length, unsigned int access, MappedRange* out) {
   constexpr const char* what = "register memory";
   const uint64_t address = reinterpret_cast<uintptr_t>(addr);
   if (length == 0 || address + length < address) {
@@ -183,17 +100,6 @@ base::Status check_range(const void* addr, size_t length, unsigned int access, R
   return base::Status::success();
 }
 
-/** The table that a key leads to from `peer`: its own, or that of the process that the key names.
- */
-std::shared_ptr<PeerProcess> maker_of(Process& process, const PeerProcess& peer, uint32_t key) {
-  const uint32_t slot = key_slot(key);
-  if (slot == peer.slot() || slot >= process.root().processes()) return nullptr;
-  const uint64_t word = process.root().process(slot).state.load();
-  if (static_cast<ProcessState>(word >> 32) != ProcessState::kLive) return nullptr;
-  auto maker = process.attach(slot, static_cast<uint32_t>(word));
-  return maker.ok() && !is_gone(process, *maker.value()) ? maker.take() : nullptr;
-}
-
 /** What is the same for every way to a region's handle. */
 ibv_mr* publish(Pd& pd, std::unique_ptr<Mr> mr, uint32_t key) {
   mr->mr.context = pd.pd.context;
@@ -213,80 +119,6 @@ void drop_handle(Mr* mr) {
 
 }  // namespace
 
-/** A region of another process whose key a program here uses as a local key. Takes the registry
- * mutex; not on the data path. */
-static std::byte* imported_address(Process& process, uint32_t pd, const ibv_sge& sge,
-                                   uint32_t access) {
-  std::lock_guard registry(process.registry());
-  auto found = process.imported.find(sge.lkey);
-  if (found == process.imported.end()) return nullptr;
-  const Translation& region = *found->second;
-  if (region.record->load(std::memory_order_acquire) != region.state || region.pd != pd ||
-      region.maker->dead() || (region.access & access) != access ||
-      !in_region(region.iova, region.length, sge.addr, sge.length)) {
-    return nullptr;
-  }
-  return region.base + (sge.addr - region.iova);
-}
-
-std::byte* local_address(Process& process, uint32_t pd, const ibv_sge& sge, uint32_t access) {
-  if (__builtin_expect(key_slot(sge.lkey) != process.slot(), 0))
-    return imported_address(process, pd, sge, access);
-  const MrRecord& record = process.shared().mrs[key_index(sge.lkey)];
-  const uint64_t state = record.state.load(std::memory_order_acquire);  // pairs with reg_mr
-  if (state == 0 || (state & 0xFF) != (sge.lkey & 0xFF)) return nullptr;
-  if (record.kind != MrKind::kRegion || record.pd != pd || (record.access & access) != access ||
-      !in_region(record.iova, record.length, sge.addr, sge.length)) {
-    return nullptr;
-  }
-  return reinterpret_cast<std::byte*>(record.address + (sge.addr - record.iova));
-}
-
-bool translate(Process& process, PeerProcess& peer, uint32_t key, Translation* out) {
-  out->record = nullptr;
-  out->map.reset();
-  out->maker = maker_of(process, peer, key);
-  if (out->maker == nullptr && key_slot(key) != peer.slot()) return false;
-  PeerProcess& maker = out->maker != nullptr ? *out->maker : peer;
-  base::Result<ProcessShared*> shared = maker.shared();
-  if (!shared.ok()) return false;
-  const MrRecord& record = shared.value()->mrs[key_index(key)];
-  const uint64_t state = record.state.load(std::memory_order_acquire);
-  if (state == 0 || (state & 0xFF) != (key & 0xFF)) return false;
-  // A private copy, valid if the record is still the same afterwards (I9, R34).
-  out->key = key;
-  out->state = state;
-  out->iova = record.iova;
-  out->length = record.length;
-  out->address = record.address;
-  out->access = record.access;
-  out->pd = record.pd;
-  out->kind = record.kind;
-  out->qp = record.qp;
-  out->base = nullptr;
-  const uint32_t backing_index = record.backing;
-  const uint64_t offset = record.file_offset;
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (record.state.load(std::memory_order_acquire) != state) return false;
-
-  if (maker.owner() == process.owner()) {
-    out->base = reinterpret_cast<std::byte*>(out->address);  // our own memory
-  } else if (backing_index < kBackings) {
-    const Backing& backing = shared.value()->backings[backing_index];
-    char path[kBackingPath];
-    memcpy(path, backing.path, sizeof(path));
-    path[sizeof(path) - 1] = '\0';
-    const XrcdKey file = {backing.device, backing.inode};
-    out->map = process.map_backing(file, path, offset + out->length);
-    if (out->map != nullptr) out->base = out->map->data() + offset;
-    // else: not reachable by name from here (another mount namespace); process_vm_* may still work
-  }
-  out->backed = backing_index < kBackings;
-  if (out->base == nullptr && out->maker != nullptr) return false;
-  out->record = &record.state;
-  return true;
-}
-
 ibv_mr* reg_mr_iova2(ibv_pd* pd_handle, void* addr, size_t length, uint64_t iova,
                      unsigned int access) {
   if (forked()) return fail_null(EPERM, "register memory", "this process was forked");
@@ -296,7 +128,7 @@ ibv_mr* reg_mr_iova2(ibv_pd* pd_handle, void* addr, size_t length, uint64_t iova
                      base::format("%zu bytes from iova %#llx wrap round", length,
                                   static_cast<unsigned long long>(iova)));
   }
-  Range range;
+  MappedRange range;
   base::Status status = check_access(access);
   if (status.ok()) status = check_range(addr, length, access, &range);
   if (!status.ok()) return fail_null(std::move(status));
@@ -394,7 +226,7 @@ int rereg_mr(ibv_mr* handle, int flags, ibv_pd* pd_handle, void* addr, size_t le
   MrRecord& record = shared.mrs[mr.index];
   const unsigned int rights =
       (flags & IBV_REREG_MR_CHANGE_ACCESS) != 0 ? static_cast<unsigned int>(access) : record.access;
-  Range range;
+  MappedRange range;
   base::Status status = check_access(rights);
   if (status.ok()) {
     status =

@@ -14,6 +14,7 @@
 #include "soft/process.h"
 #include "soft/qp.h"
 #include "soft/step.h"
+#include "soft/translate.h"
 
 namespace millrace::soft {
 namespace {

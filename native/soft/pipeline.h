@@ -175,6 +175,18 @@ ibv_wc_status find_connected_peer(Qp& qp, bool queue, Peer** out, int* error, bo
 ibv_wc_status find_datagram_peer(Qp& qp, uint32_t qpn, Peer** out, int* error, bool* full);
 bool peer_is_live(const Peer& peer);
 MILLRACE_COLD void release_park(Peer& peer);
+MILLRACE_COLD void forget_peer(Qp& qp, Peer* peer);
+
+// rings.cc ---------------------------------------------------------------------------------------
+
+/**
+ * Makes this QP's ring into a CQ and claims a directory entry for it, or finds the one that it has.
+ * `full`: the directory has no entry left, and the receiver was told to look for those of the dead.
+ * Needs the registry mutex.
+ */
+MILLRACE_COLD ibv_wc_status claim_ring(Qp& qp, const std::shared_ptr<PeerProcess>& process,
+                                       CqShared* cq, uint32_t max_wr, RingUse** out, int* error,
+                                       bool* full);
 
 // take.cc ----------------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@
 #include "soft/flow.h"
 #include "soft/layout.h"
 #include "soft/mcast.h"
-#include "soft/mr.h"
 #include "soft/peer.h"
 #include "soft/receive_queue.h"
 #include "soft/srq.h"
+#include "soft/translate.h"
 #include "soft/wr_ex.h"
 #include "soft/xrcd.h"
 

@@ -12,10 +12,10 @@
 #include "soft/cq.h"
 #include "soft/death.h"
 #include "soft/device.h"
-#include "soft/mr.h"
 #include "soft/process.h"
 #include "soft/srq.h"
 #include "soft/step.h"
+#include "soft/translate.h"
 
 namespace millrace::soft {
 namespace {
