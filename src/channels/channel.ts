@@ -171,10 +171,10 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
    * @throws MillraceError (rejects) ERR_ABORTED; ERR_PUBLISHING_ENDED, ERR_CHANNEL_CLOSED or ERR_MEMBER_CLOSED when that will
    *   never be; MillraceTypeError ERR_INVALID_OPTION for what is no signal
    */
-  whenWritable(signal?: AbortSignal): Promise<void> {
+  async whenWritable(signal?: AbortSignal): Promise<void> {
     abortSignal('whenWritable()', signal);
     const out = this.#publisher();
-    if (out === null) return Promise.reject(this.#closedError());
+    if (out === null) throw this.#closedError();
     return whenWritable(this.#engine, out, signal);
   }
 
@@ -182,13 +182,13 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
    * Waits until everything published here so far is delivered: handed to every subscriber's `next`. No time-out; a subscriber
    * that dies or leaves is reported and not waited for.
    */
-  flush(options?: FlushOptions): Promise<DrainReport> {
+  async flush(options?: FlushOptions): Promise<DrainReport> {
     checkNames('flush()', options, ['signal']);
     return this.#drain(Number.POSITIVE_INFINITY, abortSignal('flush()', options?.signal));
   }
 
-  /** flush() with a time-out (5 s unless given): resolves to what was not delivered, per peer. Never rejects. */
-  drain(options?: number | DrainOptions): Promise<DrainReport> {
+  /** flush() with a time-out (5 s unless given): resolves to what was not delivered, per peer. Rejects only for wrong options. */
+  async drain(options?: number | DrainOptions): Promise<DrainReport> {
     const { timeout, signal } = drainOptions(options);
     return this.#drain(timeout, signal);
   }
@@ -196,9 +196,10 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
   /**
    * Waits until this publisher has so many subscribers, or this subscriber was acknowledged by so many publishers.
    * @returns how many there are
-   * @throws MillraceError (rejects) ERR_TIMEOUT, ERR_ABORTED, ERR_CHANNEL_CLOSED
+   * @throws (rejects) MillraceError ERR_TIMEOUT, ERR_ABORTED, ERR_CHANNEL_CLOSED; MillraceTypeError ERR_UNKNOWN_OPTION,
+   *   ERR_INVALID_OPTION
    */
-  ready(options: ReadyOptions = {}): Promise<{ subscribers: number; publishers: number }> {
+  async ready(options: ReadyOptions = {}): Promise<{ subscribers: number; publishers: number }> {
     checkNames('ready()', options, ['subscribers', 'publishers', 'timeout', 'signal']);
     const publishers = integer('ready()', 'publishers', options.publishers, 0, 0, 2 ** 31);
     const standard = options.publishers === undefined ? 1 : 0;
@@ -206,7 +207,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
     const timeout = milliseconds('ready()', 'timeout', options.timeout, READY_MS);
     const signal = abortSignal('ready()', options.signal);
     const out = subscribers > 0 ? this.#publisher() : this.#out;
-    if (this.#closed) return Promise.reject(this.#closedError());
+    if (this.#closed) throw this.#closedError();
     return whenPresent(
       this.#engine,
       this.name,

@@ -225,13 +225,13 @@ export class Member<C = undefined> implements AsyncDisposable {
   }
 
   /** Channel.flush() for all channels. */
-  flush(options?: FlushOptions): Promise<DrainReport> {
+  async flush(options?: FlushOptions): Promise<DrainReport> {
     checkNames('flush()', options, ['signal']);
     return this.#drain(Number.POSITIVE_INFINITY, abortSignal('flush()', options?.signal));
   }
 
-  /** Channel.drain() for all channels: what was not delivered, per channel and peer. Never rejects. */
-  drain(options?: number | DrainOptions): Promise<DrainReport> {
+  /** Channel.drain() for all channels: what was not delivered, per channel and peer. Rejects only for wrong options. */
+  async drain(options?: number | DrainOptions): Promise<DrainReport> {
     const { timeout, signal } = drainOptions(options);
     return this.#drain(timeout, signal);
   }
