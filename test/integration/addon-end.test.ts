@@ -212,6 +212,9 @@ test('200 workers that join, talk and end, each in another way', async () => {
       else remote.end(how);
     }
     await pumpUntil([a], () => remote.ended, `worker ${i} ends (${how})`);
+    // An error of another kind would be an end in another way.
+    if (how === 'throw') expect(remote.words()).toContain('on purpose');
+    else expect([how, remote.words()]).toEqual([how, '']);
     a.native.disconnect(a.handle, remote.peer);
     a.received.delete(remote.peer);
   }

@@ -19,6 +19,7 @@ function forker(inChild: string): string {
      #include <unistd.h>
      __attribute__((constructor)) static void start(void) {
        pid_t child = fork();
+       if (child < 0) abort();
        if (child == 0) {
          alarm(30);
          ${inChild};

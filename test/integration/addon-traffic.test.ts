@@ -126,8 +126,10 @@ test('an armed member is woken by a frame, and only then', async () => {
   const [toB, toA] = link(a, b);
   await pumpUntil([a, b], () => true, 'quiet');
   while (b.poll() + a.poll() > 0);
+  let calls = 0;
   const woken = new Promise<void>((resolve) => {
     native.watch(b.handle, () => {
+      calls += 1;
       native.sleep(b.handle, false);
       resolve();
     });
@@ -139,6 +141,8 @@ test('an armed member is woken by a frame, and only then', async () => {
     armed = native.arm(b.handle);
   }
   native.sleep(b.handle, true);
+  for (let i = 0; i < 20; i++) await new Promise((resolve) => setImmediate(resolve));
+  expect(calls).toBe(0);
   a.send([toB], 10);
   a.flush();
   await woken;

@@ -68,9 +68,10 @@ test('ls: a member that is stopped is listed, and not waited for', async () => {
 
 test('clean removes what a killed member left, twice if need be, and never the living', async () => {
   const living = place.millrace('sub', 'a', '--domain', 'other');
-  await place.until('nobody here yet', () => true);
+  const there = (members: readonly unknown[]) => members.length === 1;
+  await place.until('it is there', there, '--domain', 'other');
   const killed = place.millrace('sub', 'a');
-  await place.until('it is there', (members) => members.length === 1);
+  await place.until('it is there', there);
   killed.kill('SIGKILL');
   await killed.finish();
   const left = place.content.filter((path) => path.includes('/test/'));
@@ -94,6 +95,7 @@ test('the next member to join removes what a killed one left', async () => {
   await place.until('it is there', (members) => members.length === 1);
   killed.kill('SIGKILL');
   await killed.finish();
+  expect(place.content).not.toEqual([]);
   const next = place.millrace('sub', 'a', '--timeout', '50ms');
   expect(await next.finish()).toMatchObject({ code: 3 });
   expect(place.content).toEqual([]);

@@ -23,10 +23,20 @@ const together = async (...names: string[]): Promise<Member[]> => {
   return members;
 };
 
+/** Ends a `send` without a number, whose receiver must have missed nothing. */
+const heardAll = async (receiver: Member, sender: Member): Promise<void> => {
+  sender.tell('stop');
+  await sender.until('sent');
+  const { count } = sender.of('sent')[0]!;
+  const heard = await receiver.heard(`all of ${sender.name}`, (found) => found[sender.name]?.count === count);
+  expect(heard[sender.name]).toEqual({ count, last: count, gaps: 0, disorder: 0 });
+};
+
 describe('SIGKILL', () => {
   test('at any moment of the traffic: the others go on, say so, and lose nothing of each other', async () => {
     const [a, b, c, victim] = (await together('a', 'b', 'c', 'victim')) as [Member, Member, Member, Member];
-    for (const member of [a, b, c, victim]) member.tell('send 20000');
+    for (const member of [a, b, c]) member.tell('send 20000');
+    victim.tell('send');
     await a.heard('the victim', (heard) => (heard.victim?.count ?? 0) > 100);
     victim.running.kill('SIGKILL');
     for (const member of [a, b, c]) {
@@ -55,7 +65,9 @@ describe('SIGKILL', () => {
 
   test('of all of them: the next one to join finds a clean place', async () => {
     const members = await together('a', 'b', 'c');
-    for (const member of members) member.tell('send 100000');
+    for (const member of members) member.tell('send');
+    for (const member of members)
+      await member.heard('the others', (heard) => Object.keys(heard).length === members.length - 1);
     for (const member of members) member.running.kill('SIGKILL');
     for (const member of members) await member.running.ended;
     expect(place.content.some((path) => path.includes('m-'))).toBe(true);
@@ -71,7 +83,7 @@ describe('SIGKILL', () => {
 
   test('of one that joins, at random moments, again and again', async () => {
     const [a, b] = (await together('a', 'b')) as [Member, Member];
-    a.tell('send 50000');
+    a.tell('send');
     for (let i = 0; i < 12; i += 1) {
       const young = new Member(place, `young${i}`);
       // From before the first line of the program to after the join.
@@ -83,8 +95,7 @@ describe('SIGKILL', () => {
       young.running.kill('SIGKILL');
       await young.running.ended;
     }
-    const heard = await b.heard('all of a', (found) => found.a?.count === 50000);
-    expect(heard.a).toEqual({ count: 50000, last: 50000, gaps: 0, disorder: 0 });
+    await heardAll(b, a);
     for (const member of [a, b]) await member.leave();
     const clean = place.millrace('clean');
     await clean.finish();
@@ -142,14 +153,13 @@ describe('joins and leaves', () => {
   test('of many processes in loops leave the others alone, and nothing behind', async () => {
     const [a, b] = (await together('a', 'b')) as [Member, Member];
     const loops = ['p', 'q', 'r'].map((name) => new Member(place, name, 'loop', '20'));
-    a.tell('send 20000');
+    a.tell('send');
     for (const one of loops) {
       await one.until('looped');
       expect((await one.running.finish()).code).toBe(0);
       expect(one.running.err).toBe('');
     }
-    const heard = await b.heard('all of a', (found) => found.a?.count === 20000);
-    expect(heard.a).toEqual({ count: 20000, last: 20000, gaps: 0, disorder: 0 });
+    await heardAll(b, a);
     for (const member of [a, b]) {
       expect(member.of('fault')).toEqual([]);
       expect(member.of('peer-lost')).toEqual([]);
@@ -171,12 +181,20 @@ describe('joins and leaves', () => {
 });
 
 describe('other ends', () => {
-  test.each(['leave', 'exit', 'throw', 'terminate'])('workers: %s', async (how) => {
+  test.each([
+    ['leave', { code: 0, words: '' }],
+    ['exit', { code: 3, words: '' }],
+    ['throw', { code: 1, words: 'on purpose' }],
+    ['terminate', { code: 1, words: '' }],
+  ])('workers: %s', async (how, end) => {
     const witness = new Member(place, 'witness');
     await witness.until('joined');
     const one = new Member(place, 'w', 'workers', '6', how);
     await one.until('worked');
     expect(await one.running.finish()).toEqual({ code: 0, signal: null });
+    expect(one.of('worker-ended')).toEqual(
+      Array.from({ length: 6 }, () => ({ type: 'worker-ended', ...end })),
+    );
     for (let i = 0; i < 6; i += 1) await witness.until(how === 'leave' ? 'peer-left' : 'peer-lost', `w.${i}`);
     expect(witness.of('fault')).toEqual([]);
     await witness.leave();
@@ -185,7 +203,7 @@ describe('other ends', () => {
 
   test('process.exit() in the middle of traffic: the files go with it, the others see a death', async () => {
     const [a, b] = (await together('a', 'b')) as [Member, Member];
-    b.tell('send 100000');
+    b.tell('send');
     await a.heard('b', (heard) => (heard.b?.count ?? 0) > 0);
     b.tell('exit 7');
     expect(await b.running.finish()).toEqual({ code: 7, signal: null });

@@ -24,6 +24,9 @@ test.each(['spawn', 'fork'])(
     parent.kill('SIGKILL');
     await a.told('left', 'parent');
     try {
+      // Neither had ended by itself before.
+      expect(await parent.finish()).toEqual({ code: null, signal: 'SIGKILL' });
+      expect(parent.lines).toEqual([String(child)]);
       process.kill(child, 0); // it is there
       expect((await a.heard()).parent).toMatchObject({ gaps: 0, disorder: 0, left: 'died' });
       expect(await a.resources()).toMatchObject({ peers: 0 });

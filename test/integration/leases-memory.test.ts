@@ -162,7 +162,11 @@ test.each(['loans', 'copies'])('frame after frame takes no more memory: %s', asy
   expect(await frames(FRAMES)).toEqual(before);
 });
 
-test.each(['exit', 'terminate', 'throw'])('a worker that ends by %s with loans and leases', async (end) => {
+test.each([
+  ['exit', 0, ''],
+  ['terminate', 1, ''],
+  ['throw', 1, 'on purpose'],
+])('a worker that ends by %s with loans and leases', async (end, code, words) => {
   const pub = await domain.member('pub');
   const out = pub.channel('x', { codec: 'bytes' });
   const worker = new Worker(
@@ -184,11 +188,14 @@ test.each(['exit', 'terminate', 'throw'])('a worker that ends by %s with loans a
     { eval: true, workerData: { library: join(root, 'dist', 'index.js'), end }, stderr: true },
   );
   worker.on('message', () => worker.terminate());
-  worker.on('error', () => {});
+  let said = '';
+  worker.on('error', ({ message }) => {
+    said = message;
+  });
   const ended = new Promise((done) => worker.once('exit', done));
   await out.ready();
   for (let i = 0; i < 3; i++) out.next(out.loan(100_000));
-  await ended;
+  expect({ code: await ended, said }).toEqual({ code, said: words });
   // What it held comes back, and this process goes on.
   await until(() => pub.resources().blocksInUse === 0);
   expect(pub.resources().holds).toBe(0);

@@ -58,17 +58,20 @@ test.each(PORTS)(
     const rounds = Math.max(4, Math.round(all / 150));
     const steps = Math.ceil(all / rounds);
     /** Tells one to walk a piece. @returns what is true when it has */
-    const walk = (one: MemberProcess): (() => Promise<void>) => {
+    const walk = (one: MemberProcess, options: object = { steps }): (() => Promise<void>) => {
       const before = one.of('walked').length;
-      one.tell('walk', { steps });
+      one.tell('walk', options);
       return () => one.until('walked', () => one.of('walked').length > before);
     };
     // In each piece something happens to somebody, and the others go on meanwhile.
     for (let round = 0; round < rounds; round++) {
-      const walking = members.map(walk);
       const at = random(4);
       const victim = members[at]!;
       const signal = round % 2 === 0 ? 'SIGKILL' : 'SIGSTOP';
+      const before = victim.of('under way').length;
+      // Without end, so that it is in the middle of it.
+      const walking = members.map((one) => (one === victim ? walk(one, {}) : walk(one)));
+      await victim.until('is under way', () => victim.of('under way').length > before);
       victim.running.kill(signal);
       for (const [i, done] of walking.entries()) if (i !== at) await done();
       if (signal === 'SIGKILL') {
@@ -77,6 +80,7 @@ test.each(PORTS)(
         await walk(members[at]!)();
       } else {
         victim.running.kill('SIGCONT');
+        victim.tell('halt');
         await walking[at]!();
       }
     }

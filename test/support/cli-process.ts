@@ -120,11 +120,15 @@ export class Place {
     ]);
   }
 
-  /** Runs `millrace ls --json` until what it shows is as wanted. */
-  async until(what: string, condition: (members: Seen[]) => boolean): Promise<Seen[]> {
+  /** Runs `millrace ls --json` until what it shows is as wanted. @param words more of its options */
+  async until(
+    what: string,
+    condition: (members: Seen[]) => boolean,
+    ...words: readonly string[]
+  ): Promise<Seen[]> {
     const end = Date.now() + DEADLINE_MS;
     for (;;) {
-      const ls = this.millrace('ls', '--json', '--timeout', '5s');
+      const ls = this.millrace('ls', '--json', '--timeout', '5s', ...words);
       await ls.finish();
       const { domains } = JSON.parse(ls.out) as { domains: { members: Seen[] }[] };
       const members = domains.flatMap((domain) => domain.members);

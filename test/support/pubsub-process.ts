@@ -35,8 +35,20 @@ export class PubSub extends MemberProcess {
     return (await this.ask('heard', 'heard')).heard;
   }
 
+  /** Waits until it has heard so many more of a channel and publisher (`x pub`). */
+  async hears(what: string, more = 100): Promise<void> {
+    const count = async () => (await this.heard())[what]?.count ?? 0;
+    const from = await count();
+    while ((await count()) < from + more);
+  }
+
   publish(rest: object): Promise<Line> {
     return this.ask('publish', 'published', rest);
+  }
+
+  /** Ends a publish() that has no count. @returns how many it was, of all channels the only publish() under way */
+  async stop(channel: string): Promise<number> {
+    return (await this.ask('stop', 'published', { channel })).published;
   }
 
   /** Ends before a test does, so that it says what is undelivered. */

@@ -56,8 +56,11 @@ async function stay() {
   createInterface({ input: process.stdin }).on('line', async (line) => {
     const [word, argument] = line.split(' ');
     if (word === 'send') {
-      goal += Number(argument);
+      // Without a number until it is told to stop.
+      goal += argument === undefined ? Infinity : Number(argument);
       send().catch((error) => say({ type: 'failed', error: error.message }));
+    } else if (word === 'stop') {
+      goal = sent;
     } else if (word === 'ready') {
       await channel.ready({ subscribers: Number(argument), timeout: 60_000 });
       say({ type: 'ready', subscribers: Number(argument) });
@@ -89,12 +92,15 @@ async function workers(times, ending) {
   for (let i = 0; i < times; i += 1) {
     const one = new Worker(new URL(import.meta.url), { workerData: [`${name}.${i}`, ending] });
     const ended = new Promise((resolve) => {
-      one.on('error', () => {});
-      one.on('exit', resolve);
+      let words = '';
+      one.on('error', ({ message }) => {
+        words = message;
+      });
+      one.on('exit', (code) => resolve({ code, words }));
     });
     await new Promise((resolve) => one.once('message', resolve));
     if (ending === 'terminate') await one.terminate();
-    await ended;
+    say({ type: 'worker-ended', ...(await ended) });
   }
   say({ type: 'worked' });
 }

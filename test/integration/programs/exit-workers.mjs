@@ -1,6 +1,7 @@
 /**
- * Workers that end while they join: `exit-workers.mjs terminate|exit COUNT`. Each is ended a number of turns of its event loop
- * after it has begun, another number each time, so that the ends spread over joining and the first traffic.
+ * Workers that end while they join: `exit-workers.mjs terminate|exit COUNT`. Each is ended a number of turns of its event loop,
+ * another number each time: every other one after it has begun to join, the rest after it has joined, so that the ends spread
+ * over joining and the first traffic.
  */
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 import millrace from '../../../dist/index.js';
@@ -23,14 +24,15 @@ if (isMainThread) {
   process.stdout.write(`${ended} ended\n`);
 } else {
   const { i, how } = workerData;
-  let turns = i * 2;
+  let turns = i;
   const turn = () => {
     if (turns-- > 0) setImmediate(turn);
     else if (how === 'exit') process.exit(0);
     else parentPort.postMessage('now');
   };
-  turn();
+  if (i % 2 === 0) turn();
   const member = await millrace.join(undefined, { name: `worker-${i}` });
+  if (i % 2 === 1) turn();
   const channel = member.channel('x');
   const more = () => {
     for (let n = 0; n < 10; n++) channel.next({ n });

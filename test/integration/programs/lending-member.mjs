@@ -116,8 +116,12 @@ function step() {
   } else if (kept.length > 0) look(kept.splice(random(kept.length), 1)[0]);
 }
 
-async function walk(steps) {
-  for (let i = 0; i < steps; i++) {
+/** Takes so many steps, or goes on until it is halted. */
+let halted = false;
+async function walk(steps = Infinity) {
+  halted = false;
+  for (let i = 0; i < steps && !halted; i++) {
+    if (i === 10) say({ type: 'under way' });
     step();
     if (random(4) === 0) await new Promise((done) => setImmediate(done));
     if (random(200) === 0) gc();
@@ -183,6 +187,7 @@ say({ type: 'up' });
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);
   if (command.do === 'walk') void walk(command.steps).then(() => say({ type: 'walked', ...counts }));
+  else if (command.do === 'halt') halted = true;
   else if (command.do === 'stream') void stream(command.bytes);
   else if (command.do === 'burst') burst(command.bytes, command.count);
   else if (command.do === 'peers') void peers(command.count);

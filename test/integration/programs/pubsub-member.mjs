@@ -40,6 +40,8 @@ member.status$.subscribe((event) =>
 
 /** What was heard, by channel and publisher. */
 const heard = new Map();
+/** Channels whose publish() is to end. */
+const stopped = new Set();
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 
 const commands = {
@@ -89,13 +91,17 @@ const commands = {
     await member.channel(channel, settings(options)).ready({ subscribers });
     say({ type: 'ready' });
   },
-  /** Publishes numbers that are their sequences; `how`: offer (waits), next (may be refused), publish (each awaited). */
-  async publish({ channel, options, count, size = 0, how = 'offer', pace = 64 }) {
+  /**
+   * Publishes numbers that are their sequences, without a count until it is told to stop; `how`: offer (waits), next (may be
+   * refused), publish (each awaited).
+   */
+  async publish({ channel, options, count = Infinity, size = 0, how = 'offer', pace = 64 }) {
+    stopped.delete(channel);
     const out = member.channel(channel, settings(options));
     const from = out.stats().published;
     const value = make[options?.codec ?? 'msgpackr'];
     let received = 0;
-    for (let n = from + 1; n <= from + count; ) {
+    for (let n = from + 1; n <= from + count && !stopped.has(channel); ) {
       if (how === 'next') {
         out.next(value(n++, size));
       } else if (how === 'publish') {
@@ -106,6 +112,10 @@ const commands = {
     }
     const { published, refused, dropped } = out.stats();
     say({ type: 'published', channel, published, refused, dropped, received });
+  },
+  /** Answered by the publish() that ends. */
+  stop({ channel }) {
+    stopped.add(channel);
   },
   async drain({ timeout }) {
     const { complete, undelivered } = await member.drain(timeout);
