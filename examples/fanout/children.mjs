@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 
 const here = dirname(fileURLToPath(import.meta.url));
 /** They leave by themselves; what has not after so long, in ms, is killed. */
-const PATIENCE_MS = 3000;
+const PATIENCE_MS = 10_000;
 
 export class Children {
   /** @type {{ child: import('node:child_process').ChildProcess, ended: Promise<unknown> }[]} */

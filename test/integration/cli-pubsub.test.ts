@@ -143,8 +143,10 @@ describe('ends', () => {
   test('nothing is published within --timeout: 3; fewer than --count: 1', async () => {
     const none = place.millrace('sub', 'a', '--timeout', '200ms');
     expect(await none.finish()).toMatchObject({ code: 3 });
+    // It is there before the time begins.
+    const pub = place.shell('echo x | millrace pub a --timeout 60s');
+    await place.until('it is there', (members) => members[0]?.answer === 'answered');
     const some = place.millrace('sub', 'a', '--count', '2', '--timeout', '4s');
-    const pub = place.shell('echo x | millrace pub a --timeout 30s');
     expect(await some.finish()).toMatchObject({ code: 1 });
     expect(some.lines).toEqual(['x']);
     await allGone(pub, some);
@@ -188,10 +190,18 @@ describe('ends', () => {
 
   test('a second signal ends it at once', async () => {
     const sub = place.millrace('sub', 'a');
-    await place.until('it is there', (members) => members.length === 1);
+    // Nobody reads what it prints, and so it waits there whatever happens.
+    sub.process.stdout!.pause();
+    const pub = place.millrace('pub', 'a');
+    pub.process.stdin!.end(`${'x'.repeat(1_000_000)}\n`);
+    expect(await pub.finish()).toEqual({ code: 0, signal: null });
+    await place.until('it is alone', ([one, other]) => !other && one?.report?.peers.length === 0);
     sub.kill('SIGINT');
+    await place.until('it has heard the first', ([one]) => one?.report?.patterns[0]?.listeners === 0);
+    expect(sub.end).toBeUndefined();
     sub.kill('SIGINT');
-    expect((await sub.finish()).code).toBe(130);
+    sub.process.stdout!.resume();
+    expect(await sub.finish()).toEqual({ code: 130, signal: null });
     expect(place.content).toEqual([]);
   });
 

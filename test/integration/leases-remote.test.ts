@@ -153,8 +153,11 @@ describe('a large message for another port', () => {
   });
 
   test('over a faulty device: each once, in order, as it was', async () => {
-    const faults = { seed: 5, error: 0.02, ambiguous: 0.02, delay: 0.1 };
+    const faults = { seed: 5, error: 0.06, ambiguous: 0.06, delay: 0.1 };
     const { pub, sub, out, back } = await apart({ faults }, { faults });
+    const lanes: string[] = [];
+    for (const one of [pub, sub])
+      one.status$.subscribe((event) => event.type === 'lane' && lanes.push(event.state));
     const seen: boolean[] = [];
     const size = (n: number) => 4 * (5000 + ((n * 123_457) % 600_000));
     back.leases().subscribe((lease) => {
@@ -167,6 +170,7 @@ describe('a large message for another port', () => {
     await out.ready();
     for (let n = 1; n <= 40; n++) await out.publish(payload(size(n), n));
     await until(() => seen.length === 40);
+    expect(lanes, 'the device has failed').toContain('rearmed');
     expect(seen).toEqual(new Array(40).fill(true));
     await until(() => free(pub) && free(sub));
   });

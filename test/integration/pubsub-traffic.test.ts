@@ -109,10 +109,8 @@ test('an own lane: two queue pairs more, and the same promises', async () => {
   await pub.ask('ready', 'ready', { channel: 'bulk' });
   await pub.ask('ready', 'ready', { channel: 'prompt', options: { lane: 'own' } });
   expect(await pub.ask('resources', 'resources')).toMatchObject({ qps: queuePairs(1, 2), lanes: 2 });
-  await Promise.all([
-    pub.publish({ channel: 'bulk', count: 5000, size: 2000 }),
-    pub.publish({ channel: 'prompt', options: { lane: 'own' }, count: 5000 }),
-  ]).catch(() => {});
+  pub.tell('publish', { channel: 'bulk', count: 5000, size: 2000 });
+  pub.tell('publish', { channel: 'prompt', options: { lane: 'own' }, count: 5000 });
   await pub.until('both', () => pub.of('published').length === 2);
   expect(await pub.drain()).toMatchObject({ complete: true });
   const heard = await sub.heard();
@@ -147,6 +145,7 @@ describe('a device that fails: the promises hold', () => {
     await pub!.publish({ channel: 'x', count: 10_000, size: 500 });
     expect(await pub!.drain()).toMatchObject({ complete: true });
     for (const sub of subs) expect(await sub.heard()).toMatchObject({ 'x pub': whole(10_000) });
+    expect(pub!.status('lane').map(({ event }) => event.state)).toContain('rearmed');
     await leaveAll(place, pub!, ...subs);
   });
 });

@@ -173,13 +173,10 @@ test('who is killed while it makes or opens regions leaves nothing for long, and
   const { handle } = await witness.make('mine', { bytes: MIB });
   for (let round = 0; round < 8; round += 1) {
     const victim = await Sharer.start(`victim${round}`);
-    for (let i = 0; i < 50; i += 1) {
-      victim.tell('make', { as: `r${i}`, options: { bytes: 65_536 } });
-      victim.tell('open', { as: `o${i}`, handle });
-      if (i % 3 === 0) victim.tell('close', { as: `r${i}` });
-    }
-    await victim.until('has begun', () => victim.said.length > round * 12);
+    victim.tell('churn', { handle });
+    await victim.until('has begun', () => victim.of('churns').length > round * 8);
     await victim.die();
+    expect(victim.running.end).toEqual({ code: null, signal: 'SIGKILL' });
     expect(await witness.open('again', handle)).toMatchObject({ ok: true });
     await witness.close('again');
   }

@@ -171,6 +171,6 @@ export interface Seen {
         readonly subscribers: readonly { readonly peer: { readonly name: string } }[];
       };
     }[];
-    readonly patterns: readonly { readonly pattern: string }[];
+    readonly patterns: readonly { readonly pattern: string; readonly listeners: number }[];
   } | null;
 }

@@ -1,6 +1,6 @@
 /** The fan-out example's service and subscribers on the loopback interface, in a place of their own. */
 import type { ChildProcess } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
+import { renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { State } from '../../examples/fanout/board.mjs';
 import { Children, heard } from '../../examples/fanout/children.mjs';
@@ -28,9 +28,10 @@ export class Fanout {
     return rulesText(this.#net, 'lo');
   }
 
-  /** Puts this in the rules file. */
+  /** Puts a file with this in the place of the rules file: one that is being written may be read, and told of as a bad edit. */
   edit(text: string): void {
-    writeFileSync(this.rules, text);
+    writeFileSync(`${this.rules}.new`, text);
+    renameSync(`${this.rules}.new`, this.rules);
   }
 
   /** Starts the service. @returns the page's address */

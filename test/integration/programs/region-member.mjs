@@ -107,6 +107,21 @@ const commands = {
       }
     }
   },
+  /** Makes, opens and closes regions without end, and says each time that it has; the newest 50 stay. */
+  churn: async ({ handle }) => {
+    const ok = (answer) => {
+      if (!answer.ok) throw new Error(answer.message);
+    };
+    for (let i = 0; ; i += 1) {
+      const names = [`r${i % 50}`, `o${i % 50}`];
+      for (const as of names) if (regions.has(as)) commands.close({ as });
+      ok(commands.make({ as: names[0], options: { bytes: 65_536 } }));
+      ok(commands.open({ as: names[1], handle }));
+      if (i % 3 === 0) commands.close({ as: names[0] });
+      say({ type: 'churns' });
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+  },
   /** Kilobytes of the region's mapping, as the kernel accounts them. */
   memory: ({ as }) => {
     const start = regions.get(as).address.toString(16);
