@@ -33,6 +33,11 @@ base::Result<WakeFifo> WakeFifo::create(Process& process) {
   const auto os_failure = [&] {
     const int error = errno;
     unlinkat(folder, name.c_str(), 0);
+    if (error == ENOENT) {
+      return base::Status::error(error, "use the fabric folder",
+                                 "somebody has removed it. Who uses it still does; end all of them "
+                                 "before others can join");
+    }
     return base::Status::error(error, "create a wake-up FIFO", name + ": " + strerror(error));
   };
   if (mkfifoat(folder, name.c_str(), 0600) != 0) return os_failure();

@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "soft/fabric.h"
@@ -517,6 +518,31 @@ TEST(SoftFabric, NamesAndFolders) {
   EXPECT_NE(status.detail.find("MILLRACE_SHM_DIR"), std::string::npos) << status.detail;
   setenv("MILLRACE_SHM_DIR", before.c_str(), 1);
   unsetenv("MILLRACE_FABRIC");
+}
+
+TEST(SoftFabric, AFolderThatIsRemovedWhileItIsUsed) {
+  Fabric fabric;
+  {
+    Endpoint end;
+    ASSERT_EQ(end.connect(end.target_qpn()), 0);
+    const uint32_t value = 1;
+    const auto send = [&] {
+      ibv_wc wc = {};
+      EXPECT_EQ(end.send(end.srqn(), &value, sizeof(value)), 0);
+      EXPECT_TRUE(end.poll_sent(&wc));
+      return wc.status;
+    };
+    EXPECT_EQ(send(), IBV_WC_SUCCESS);
+    std::filesystem::remove_all(fabric.folder());
+    base::Status status;
+    EXPECT_FALSE(join(&status));
+    EXPECT_EQ(status.code, ENOENT);
+    EXPECT_EQ(status.what, "use the fabric folder");
+    EXPECT_NE(status.detail.find("removed"), std::string::npos) << status.detail;
+    // Who has joined goes on with what is mapped.
+    EXPECT_EQ(send(), IBV_WC_SUCCESS);
+  }
+  EXPECT_TRUE(join());  // makes it anew
 }
 
 TEST(SoftFabric, NoSpaceByInjection) {

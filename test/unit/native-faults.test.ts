@@ -21,6 +21,7 @@ describe('what the addon throws', () => {
     ['EACCES', 'make fabric folder', 'x: Permission denied', 'ERR_FOLDER_ACCESS', /Permission denied/],
     ['EROFS', 'make fabric folder', 'x', 'ERR_FOLDER_ACCESS', /EROFS/],
     ['ENOENT', 'make fabric folder', 'MILLRACE_SHM_DIR', 'ERR_FOLDER_ACCESS', /MILLRACE_SHM_DIR/],
+    ['ENOENT', 'use the fabric folder', 'somebody has removed it', 'ERR_FOLDER_ACCESS', /has removed it/],
     ['EPROTONOSUPPORT', 'open fabric root', 'layout 2.0', 'ERR_LAYOUT_VERSION', /layout 2\.0/],
     [
       'EPROTO',
