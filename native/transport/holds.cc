@@ -108,6 +108,10 @@ bool HoldTable::release(uint32_t word, uint64_t serial) {
   (void)change(word, held(serial), 0);
   // The store before the look at who waits: a publisher says that it waits, and then looks again.
   step("hold-released");
+  return wanted();
+}
+
+bool HoldTable::wanted() const {
   return std::atomic_ref<uint32_t>(header()->wanted).load(std::memory_order_seq_cst) != 0;
 }
 

@@ -71,6 +71,8 @@ class HoldTable {
   bool take(uint32_t word, uint64_t serial, uint64_t self);
   /** HELD -> 0. @return whether the publisher waits for it */
   bool release(uint32_t word, uint64_t serial);
+  /** Whether the publisher waits for a release. */
+  bool wanted() const;
   /** Clears what is offered to or held by `self` and is not one of `kept` (sorted words): the
    * publisher is dead and its descriptors are drained (R16). */
   void clear_own(uint64_t self, std::span<const uint32_t> kept);

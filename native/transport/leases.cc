@@ -163,7 +163,10 @@ Leases::Released Leases::release(uint32_t number, Use use) {
     released.strays = restore_strays(view->data() + hold.at.offset, pages(hold.at.bytes),
                                      opened.fd.get(), hold.at.offset);
   }
-  if (hold.taken || hold.views[0] != nullptr || hold.views[1] != nullptr) return released;
+  if (hold.taken || hold.views[0] != nullptr || hold.views[1] != nullptr) {
+    released.wanted = from.table.wanted();
+    return released;
+  }
   released.last = true;
   released.wanted = from.table.release(hold.at.word, hold.at.serial);
   const uint64_t incarnation = hold.publisher;

@@ -53,7 +53,7 @@ class Leases {
   /** What giving back a reference came to. */
   struct Released {
     bool last = false;    ///< the hold is given back
-    bool wanted = false;  ///< its publisher waits for it
+    bool wanted = false;  ///< its publisher waits for blocks; what is only kept may be vacated
     uint32_t strays = 0;  ///< pages that had been written to by mistake
   };
   struct Counts {

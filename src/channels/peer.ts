@@ -55,6 +55,8 @@ export class Peer {
   elsewhere = false;
 
   // ---- towards it ----
+  /** A block of ours was offered to it. */
+  lent = false;
   /** Large messages that were offered to it there, and that it has not said are over. */
   offers = 0;
   /** Rows for it, cumulative: those in the send table included. */

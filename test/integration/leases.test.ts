@@ -579,6 +579,44 @@ describe('bounds', () => {
     expect([copies, copiedBytes]).toEqual([20 - leases, (20 - leases) * MIB]);
   });
 
+  test('so does what is kept after the publisher asked for it, beside a subscriber that releases nothing', async () => {
+    const { out, back, sub } = await pair({ poolBytes: 4 * MIB, heldBytes: 2 * MIB }, { overflow: 'wait' });
+    const leaker = (await domain.member('leaker')).channel('x', { codec: 'bytes', overflow: 'drop-oldest' });
+    const leaked: Lease[] = [];
+    const kept: Uint8Array[] = [];
+    leaker.leases().subscribe((lease) => leaked.push(lease));
+    back.subscribe((bytes) => kept.push(bytes));
+    await out.ready({ subscribers: 2 });
+    for (let i = 0; i < 20; i++) {
+      while (!out.offer(new Uint8Array(MIB).fill(i))) await out.whenWritable();
+      // From when the leaker has its share there is always somebody who waits for blocks, and who has asked.
+      await until(() => kept.length === i + 1 && (i < 2 || sub.resources().leases === 0));
+      for (let turns = 0; turns < 10; turns++) await new Promise((done) => setImmediate(done));
+    }
+    expect(kept.map((bytes) => [bytes.length, bytes[0]])).toEqual(kept.map((_, i) => [MIB, i]));
+    expect(leaked).toHaveLength(2);
+    for (const lease of leaked) lease.release();
+  });
+
+  test('so does what a subscriber keeps that has unsubscribed', async () => {
+    const { out, back } = await pair({ poolBytes: 4 * MIB, heldBytes: 4 * MIB });
+    const other = (await domain.member('other')).channel('x', { codec: 'bytes' });
+    const kept: Uint8Array[] = [];
+    let seen = 0;
+    other.leases().subscribe((lease) => lease.use(() => seen++));
+    const keeping = back.subscribe((bytes) => kept.push(bytes));
+    await out.ready({ subscribers: 2 });
+    for (let i = 0; i < 4; i++) await out.publish(new Uint8Array(MIB).fill(i));
+    await until(() => kept.length === 4);
+    keeping.unsubscribe();
+    await until(() => out.stats().subscribers === 1);
+    for (let i = 4; i < 12; i++) {
+      while (!out.offer(new Uint8Array(MIB).fill(i))) await out.whenWritable();
+    }
+    await until(() => seen === 12);
+    expect(kept.map((bytes) => [bytes.length, bytes[0]])).toEqual(kept.map((_, i) => [MIB, i]));
+  });
+
   test('a subscriber that releases nothing takes no more than its share', async () => {
     const pub = await domain.member('pub', { poolBytes: 8 * MIB, heldBytes: 2 * MIB });
     const out = pub.channel('x', { codec: 'bytes' });

@@ -229,7 +229,10 @@ export class Holdings {
           'which is read only. The writes reached nobody else and are undone. Copy what is to be changed.',
       );
     }
-    if ((bits & ENDED.WANTED) !== 0 && !held.owner.gone) this.host.gaveBack(held.owner);
+    if ((bits & ENDED.WANTED) === 0 || held.owner.gone) return;
+    if ((bits & ENDED.LAST) !== 0) this.host.gaveBack(held.owner);
+    // The publisher asked before this was only kept, and waits for an answer before it asks again.
+    else if (held.leases === 0 && !held.taken) this.vacate(held.owner);
   }
 
   #forgotten(held: Held): void {

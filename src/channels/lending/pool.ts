@@ -89,6 +89,7 @@ export class Pool {
       const { handle } = this;
       if (!this.native.offerHold(handle, block.id, incarnation, block.bytes, source.bytes, at, elsewhere))
         return false;
+      peer.lent = true;
       if (elsewhere) peer.offers++;
     } catch (error) {
       // A block that was lent before there was anybody elsewhere. The descriptor says that there is nothing.

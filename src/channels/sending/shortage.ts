@@ -117,8 +117,8 @@ export class Shortage {
   #ask(): void {
     const { self, peers, control, transport } = this.host;
     this.#asked = true;
-    for (const peer of [self, ...peers.values()])
-      if (peer.destinations.size > 0) control.sendEmpty(peer, KIND.VACATE);
+    // Who does not subscribe any more may keep what it was given.
+    for (const peer of [self, ...peers.values()]) if (peer.lent) control.sendEmpty(peer, KIND.VACATE);
     transport.flush();
     this.host.schedule();
   }
