@@ -159,14 +159,14 @@ export const CODES = define({
     retryable: false,
     title: 'A loan cannot be published',
     cause:
-      "It was published or discarded before, is of another member, its memory was transferred to another ArrayBuffer, or the channel's codec is not 'bytes'.",
+      "It was published or discarded before, is of another member, its memory was transferred to another ArrayBuffer, or the channel is multicast or of another codec than 'bytes'.",
     remedy: 'Ask the channel for a loan for each message.',
   },
   ERR_LEASE_RELEASED: {
     scope: 'operation',
     retryable: false,
     title: 'A lease was used after its release',
-    cause: 'retain() or value came after the last release(), or after use() had returned.',
+    cause: 'use(), retain() or value came after the last release(), or after use() had returned.',
     remedy: 'Call retain() before the lease is released, or copy what is needed longer.',
   },
   ERR_LEASE_POSTED: {

@@ -52,7 +52,12 @@ Napi::Value create_region(const Napi::CallbackInfo& info) {
   options.pages.mode = static_cast<mode_t>(arguments.integer(object, "mode", 0, 0777));
   options.pages.huge_pages = arguments.integer(object, "hugePages", 0, 1) != 0;
   if (!arguments.ok()) return {};
-  return opened(arguments, *member, transport::SharedRegion::create(member->member->pd(), options));
+  auto made = transport::SharedRegion::create(member->member->pd(), options);
+  // What the system lacks may be lying idle in the member's pool.
+  transport::Pool* const pool = member->lending.open_pool();
+  if (!made.ok() && made.status().code == ENOSPC && pool != nullptr && pool->drop_idle())
+    made = transport::SharedRegion::create(member->member->pd(), options);
+  return opened(arguments, *member, std::move(made));
 }
 
 Napi::Value open_region(const Napi::CallbackInfo& info) {

@@ -154,17 +154,19 @@ base::Result<uint32_t> Pool::lend(uint64_t bytes) {
   Slab slab = next_slab(capacity);
   if (bytes_ + slab.bytes() > options_.max_bytes) slab.count = 1;
   base::Status status = base::Status::success();
-  if (make_room(slab.bytes())) {
-    const std::atomic<bool> to_the_end{false};
-    status = make_slab(folder_.get(), options_.incarnation, slab, false, to_the_end);
-    if (status.ok()) {
-      adopt(std::move(slab));
-      return take_free(capacity);
-    }
+  const bool may_grow = make_room(slab.bytes());
+  if (may_grow) {
+    status = grow(slab);
+    if (status.ok()) return take_free(capacity);
   }
   // A larger block that is free is better than none.
   for (auto& [size, free] : free_) {
     if (size >= capacity && size <= capacity * 4 && !free.empty()) return take_free(size);
+  }
+  // What the system lacks may be lying idle here, as blocks of other sizes.
+  if (may_grow && drop_idle()) {
+    status = grow(slab);
+    if (status.ok()) return take_free(capacity);
   }
   if (!status.ok()) return status;
   return base::Status::error(
@@ -175,6 +177,13 @@ base::Result<uint32_t> Pool::lend(uint64_t bytes) {
                    static_cast<unsigned long long>(options_.max_bytes), holds_.size()));
 }
 
+base::Status Pool::grow(Slab& slab) {
+  const std::atomic<bool> to_the_end{false};
+  base::Status status = make_slab(folder_.get(), options_.incarnation, slab, false, to_the_end);
+  if (status.ok()) adopt(std::move(slab));
+  return status;
+}
+
 /** Whether the pool may grow by so many bytes, after the spare and slabs that are all free are gone
  * if need be. */
 bool Pool::make_room(uint64_t bytes) {
@@ -183,16 +192,32 @@ bool Pool::make_room(uint64_t bytes) {
     drop_spare();
     if (bytes_ + bytes <= options_.max_bytes) return true;
   }
-  std::unordered_map<uint32_t, uint32_t> free;
-  for (const auto& [size, list] : free_) {
-    for (const uint32_t id : list) ++free[blocks_[id].slab];
-  }
-  for (const auto& [number, count] : free) {
-    if (count < slabs_.at(number).count) continue;
+  for (const uint32_t number : idle()) {
     drop(number);
     if (bytes_ + bytes <= options_.max_bytes) return true;
   }
   return false;
+}
+
+/** Slabs that are all free. */
+std::vector<uint32_t> Pool::idle() const {
+  std::unordered_map<uint32_t, uint32_t> free;
+  for (const auto& [size, list] : free_) {
+    for (const uint32_t id : list) ++free[blocks_[id].slab];
+  }
+  std::vector<uint32_t> found;
+  for (const auto& [number, count] : free) {
+    if (count == slabs_.at(number).count) found.push_back(number);
+  }
+  return found;
+}
+
+bool Pool::drop_idle() {
+  const std::vector<uint32_t> slabs = idle();
+  const bool any = spare_ != nullptr || !slabs.empty();
+  if (spare_ != nullptr) drop_spare();
+  for (const uint32_t number : slabs) drop(number);
+  return any;
 }
 
 void Pool::drop(uint32_t number) {

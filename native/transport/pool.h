@@ -60,7 +60,8 @@ class Pool {
   /**
    * A free block of at least `bytes` (> 0), the warmest first. Errors: EAGAIN when all blocks are
    * in use and the limit is reached, E2BIG when it would exceed the limit alone, ENOSPC and others
-   * when the system has no more, with what was measured.
+   * when the system has no more, with what was measured; then the pool keeps no block that is not
+   * in use.
    */
   base::Result<uint32_t> lend(uint64_t bytes);
   uint8_t* address(uint32_t block) const;
@@ -103,6 +104,9 @@ class Pool {
   /** That receiver says that an offer is over. @return false when it has none of that number (I9)
    */
   bool landed(uint64_t receiver, uint64_t serial);
+  /** Gives the system back what is not in use: the spare, and slabs that are all free. @return
+   * whether there was any */
+  bool drop_idle();
   /** Nothing more is offered of it. */
   void retire(uint32_t block);
   /** That receiver is dead or has left, or is given up and keeps what it has taken (R16). */
@@ -153,7 +157,9 @@ class Pool {
   void make_spare(uint64_t capacity);
   void take_spare();
   void drop_spare();
+  base::Status grow(Slab& slab);
   bool make_room(uint64_t bytes);
+  std::vector<uint32_t> idle() const;
   void drop(uint32_t slab);
   void settle(uint32_t block);
   uint64_t hold(uint32_t block, uint64_t receiver, uint64_t bytes);

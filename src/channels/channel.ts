@@ -112,7 +112,7 @@ export class Channel<T, In = T> extends Observable<T> implements Observer<In>, A
    * Lends a block of the member's pool, to be filled and published without a copy (codec `'bytes'`): subscribers on this host
    * read these very pages. The caller owns it until it is published or discarded.
    * @throws MillraceError ERR_POOL_FULL (wait with whenWritable()), ERR_MESSAGE_TOO_LARGE (more than poolBytes), ERR_SHM_FULL,
-   *   ERR_CHANNEL_CLOSED; MillraceRangeError ERR_INVALID_ARGUMENT
+   *   ERR_CHANNEL_CLOSED, ERR_LOAN (the channel's codec is not 'bytes', or it is multicast); MillraceRangeError ERR_INVALID_ARGUMENT
    */
   loan(bytes: number): Loan {
     if (!Number.isSafeInteger(bytes) || bytes < 1) {

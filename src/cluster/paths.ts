@@ -1,5 +1,7 @@
-import { join, resolve } from 'node:path';
+import { join } from 'node:path';
 import { MillraceTypeError } from '../errors.js';
+
+export { baseFolder, DEFAULT_BASE } from '../native/base-folder.js';
 
 /**
  * Where a domain lives on a host:
@@ -18,20 +20,11 @@ import { MillraceTypeError } from '../errors.js';
 /** Layout of the registry folder. Another number is another folder. */
 export const LAYOUT = 1;
 
-/** Where shared memory is unless MILLRACE_SHM_DIR says otherwise. */
-export const DEFAULT_BASE = '/dev/shm';
-
 /** The domain that is meant when none is named. */
 export const DEFAULT_DOMAIN = 'default';
 
 /** Longest name of a file on Linux file systems, in bytes. */
 const NAME_MAX = 255;
-
-/** The base folder: MILLRACE_SHM_DIR, made absolute, or /dev/shm. */
-export function baseFolder(env: NodeJS.ProcessEnv = process.env): string {
-  const given = env.MILLRACE_SHM_DIR;
-  return given === undefined || given === '' ? DEFAULT_BASE : resolve(given);
-}
 
 /** The effective user, who owns every folder and file of the registry. */
 export function userId(): number {

@@ -1,5 +1,6 @@
 import { readFileSync, statfsSync } from 'node:fs';
 import { MillraceError } from '../errors.js';
+import { baseFolder } from './base-folder.js';
 import type { Native, NativeError } from './binding.js';
 
 /**
@@ -129,8 +130,17 @@ export function nativeError(doing: string, native: Native, error: unknown): Mill
   const text = `Could not ${doing}: ${reason === '' ? message : reason} (${code ?? 'no code'}).`;
   switch (name) {
     case 'ENOSPC':
-    case 'EDQUOT':
-      return new MillraceError('ERR_SHM_FULL', text, given);
+    case 'EDQUOT': {
+      // A verb says no more than its errno.
+      if (/\bfree\b|none is left/.test(detail ?? '')) return new MillraceError('ERR_SHM_FULL', text, given);
+      const base = baseFolder();
+      const { text: space, free, total } = freeSpace(base);
+      return new MillraceError(
+        'ERR_SHM_FULL',
+        `${text} Of ${base}, ${space}. Give the container more with --shm-size, or set MILLRACE_SHM_DIR to another tmpfs.`,
+        { ...given, details: { what, detail, base, free, total } },
+      );
+    }
     case 'EMFILE':
     case 'ENFILE':
       measureLimits();

@@ -95,7 +95,7 @@ export function openSettings(options: OpenRegionOptions | undefined): {
   const call = 'openRegion()';
   checkNames(call, options, ['access', 'address']);
   const { access, address } = options ?? {};
-  if (typeof access === 'object') {
+  if (typeof access === 'object' && access !== null) {
     throw new MillraceError(
       'ERR_REGION_RESHARE',
       `${call}: access must be 'read' or 'write'. Rights for user, group and other are granted by the region's maker, ` +
@@ -103,9 +103,9 @@ export function openSettings(options: OpenRegionOptions | undefined): {
       { details: { access } },
     );
   }
-  if (address !== undefined && (typeof address !== 'bigint' || address <= 0n || address % ALIGNMENT !== 0n)) {
-    invalid(call, 'address', address, 'a BigInt above 0 and a multiple of 4 MiB (0x400000n)');
-  }
+  const fits = (hint: bigint) => hint > 0n && hint < 2n ** 64n && hint % ALIGNMENT === 0n;
+  if (address !== undefined && (typeof address !== 'bigint' || !fits(address)))
+    invalid(call, 'address', address, 'a BigInt above 0, of 64 bits, and a multiple of 4 MiB (0x400000n)');
   return { access: oneOf(call, 'access', access, 'read', ACCESSES), address };
 }
 

@@ -37,7 +37,9 @@ export class Regions implements RegionHost {
     if (typeof text !== 'string') invalidArgument('openRegion()', 'the handle', text, 'a string');
     const { access, address } = openSettings(options);
     try {
-      const opened = this.native.openRegion(this.handle, text, access === 'write', address);
+      // A null character, at which native texts end, is in no handle.
+      const handle = text.includes('\0') ? '' : text;
+      const opened = this.native.openRegion(this.handle, handle, access === 'write', address);
       return this.#add(new Region(this, opened, access));
     } catch (error) {
       throw regionError(`open the region ${describe(text)}`, this.native, error, { handle: text, access });

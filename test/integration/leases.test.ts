@@ -84,9 +84,11 @@ describe('a loan and its leases', () => {
     loan.discard();
     await expect(out.publish(loan)).rejects.toMatchObject({ code: 'ERR_LOAN' });
     const other = out.loan(100_000);
-    await expect(pub.channel('json', { codec: 'json' }).publish(other)).rejects.toMatchObject({
-      code: 'ERR_LOAN',
-    });
+    const json = pub.channel<Uint8Array>('json', { codec: 'json' });
+    await expect(json.publish(other)).rejects.toMatchObject({ code: 'ERR_LOAN' });
+    // Before anything is rendered into it.
+    for (const channel of [json, pub.channel('group', { codec: 'bytes', delivery: 'multicast' })])
+      expect(() => channel.loan(1)).toThrow(expect.objectContaining({ code: 'ERR_LOAN' }));
     out.next(other); // nobody subscribes: it is over all the same
     expect(other.bytes.length).toBe(0);
     expect(free(pub)).toBe(true);
@@ -115,18 +117,23 @@ describe('a loan and its leases', () => {
         });
         log.push(lease.released);
         void promise.then((length) => log.push(length, lease.released));
+      } else if (lease.sequence === 5) {
+        // A promise of another library or realm.
+        const then = (done: (value: unknown) => void) => setImmediate(() => done(lease.bytes.length));
+        void Promise.resolve(lease.use(() => ({ then }))).then((length) => log.push(length, lease.released));
       } else kept.push(lease.retain());
     });
     await out.ready();
-    for (let i = 1; i <= 4; i++) await send(out, 50_000, i);
-    await until(() => kept.length === 1 && log.length === 5);
-    expect(log).toEqual([1, true, false, 50_000, true]);
+    for (let i = 1; i <= 5; i++) await send(out, 50_000, i);
+    await until(() => kept.length === 1 && log.length === 7);
+    expect(log).toEqual([1, true, false, 50_000, true, 50_000, true]);
     const [lease] = kept;
     lease!.release();
     expect([lease!.released, lease!.bytes[0]]).toEqual([false, 4]);
     lease!.release();
     expect([lease!.released, lease!.bytes.length]).toEqual([true, 0]);
-    expect(() => lease!.retain()).toThrow(expect.objectContaining({ code: 'ERR_LEASE_RELEASED' }));
+    for (const use of [() => lease!.retain(), () => lease!.use(() => {})])
+      expect(use).toThrow(expect.objectContaining({ code: 'ERR_LEASE_RELEASED' }));
     expect(free(pub)).toBe(true);
   });
 
@@ -750,9 +757,46 @@ describe('surroundings', () => {
       expect(pub.resources()).toMatchObject({ poolBytes: 0, blocks: 0 });
       await send(out, MIB, 1);
       await until(() => seen.length === 1);
+
+      // It is no fault of the value, and nobody spins who tries again when it may be different.
+      const told = new Set<string>();
+      out.status$.subscribe((event) => {
+        if (event.type === 'refused' || event.type === 'encode-error')
+          told.add(`${event.type} ${event.error.code}`);
+      });
+      const { refused, encodeErrors } = out.stats();
+      let turns = 0;
+      const ticking = setInterval(() => turns++);
+      for (let tries = 0; tries < 4; tries++) {
+        expect(out.offer(new Uint8Array(64 * MIB))).toBe(false);
+        await out.whenWritable();
+      }
+      clearInterval(ticking);
+      expect(turns).toBeGreaterThan(0);
+      expect([...told]).toEqual(['refused ERR_SHM_FULL']);
+      expect(out.stats()).toMatchObject({ refused: refused + 4, encodeErrors });
+
+      // Blocks of one size that lie idle are no reason for having none of another, nor a region.
+      const loans: { discard(): void }[] = [];
+      const fill = () => {
+        for (;;) loans.push(out.loan(MIB));
+      };
+      expect(fill).toThrow(expect.objectContaining({ code: 'ERR_SHM_FULL' }));
+      expect(loans.length).toBeGreaterThan(8);
+      await expect(domain.member('late')).rejects.toMatchObject({
+        code: 'ERR_SHM_FULL',
+        message: expect.stringMatching(/\d+ (of \d+ )?bytes (are )?free.*--shm-size/),
+      });
+      for (const loan of loans.splice(0)) loan.discard();
+      await send(out, 8 * MIB, 2);
+      await until(() => seen.length === 2);
+      expect(fill).toThrow(expect.objectContaining({ code: 'ERR_SHM_FULL' }));
+      for (const loan of loans) loan.discard();
+      pub.region({ bytes: 8 * MIB }).close();
       for (const member of domain.members) await member.leave();
       await until(() => domain.files.length === 0);
     } finally {
+      for (const member of domain.members) await member.leave();
       // A spare block may still be in the making, on a thread that has the folder open.
       await until(() => spawnSync('umount', [domain.folder]).status === 0);
     }

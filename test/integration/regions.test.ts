@@ -94,12 +94,13 @@ test('what cannot be opened, shared, shown or used says why', async () => {
   const a = await Sharer.start('a');
   await b.ask('peers', 'peers', { count: 1 });
   const { handle } = await a.make('r', { bytes: MIB });
-  for (const text of ['', 'x', '../../etc/passwd', `${handle}0`.replace('r1', 'r9'), 'r1-x-1'])
+  for (const text of ['', 'x', '../../etc/passwd', `${handle}0`.replace('r1', 'r9'), 'r1-x-1', `${handle}\0`])
     expect(await b.open('x', text), text).toMatchObject({ code: 'ERR_REGION_HANDLE' });
   expect(await b.open('r', handle)).toMatchObject({ ok: true });
   expect(await b.open('x', handle, { access: { other: 'read' } })).toMatchObject({
     code: 'ERR_REGION_RESHARE',
   });
+  expect(await b.open('x', handle, { access: null })).toMatchObject({ code: 'ERR_INVALID_OPTION' });
   expect(await b.ask('handle', 'handle', { as: 'r' })).toMatchObject({ code: 'ERR_REGION_RESHARE' });
   expect(await a.ask('look', 'look', { as: 'r' })).toMatchObject({ code: 'ERR_REGION_BUFFER' });
   const { offer } = await a.ask('offer', 'offer', { as: 'r' });

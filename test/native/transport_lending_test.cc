@@ -139,6 +139,27 @@ TEST_F(Lending, WithoutMemoryNothingIsLeftBehind) {
   EXPECT_TRUE(pool->lend(kBlock).ok());
 }
 
+TEST_F(Lending, WhatLiesIdleGivesWayWhereTheSystemHasNoMore) {
+  auto pool = this->pool(64 << 20);
+  const uint32_t first = pool->lend(1 << 20).value();
+  ASSERT_TRUE(millrace::test::eventually([&] {
+    (void)pool->collect();
+    return pool->counts().blocks == 2;
+  }));
+  pool->retire(first);
+  base::fail_reserve(1, ENOSPC);
+  const auto other = pool->lend(16 << 20);
+  base::fail_reserve(0, 0);
+  ASSERT_TRUE(other.ok()) << other.status().detail;
+  EXPECT_EQ(pool->counts().bytes, 16u << 20);
+  EXPECT_EQ(files().size(), 2u);  // with the table
+  // What is in use stays.
+  base::fail_reserve(1, ENOSPC);
+  EXPECT_EQ(pool->lend(1 << 20).status().code, ENOSPC);
+  base::fail_reserve(0, 0);
+  EXPECT_TRUE(pool->lent(other.value()));
+}
+
 TEST_F(Lending, ASpareIsMadeAhead) {
   auto pool = this->pool(64 << 20);
   const uint32_t first = pool->lend(1 << 20).value();

@@ -14,6 +14,7 @@ const thrown = (code: string, what: string, detail: string) =>
 describe('what the addon throws', () => {
   test.each([
     ['ENOSPC', 'reserve inbox', '4096 bytes needed, 0 free', 'ERR_SHM_FULL', /4096 bytes needed, 0 free/],
+    ['ENOSPC', 'ibv_create_srq_ex', 'the inbox', 'ERR_SHM_FULL', /of \d+ bytes are free.*--shm-size/],
     ['EMFILE', 'open chunk', '', 'ERR_OUT_OF_FILES', /limit of open files is \d+.*ulimit -n/],
     ['ENOMEM', 'ibv_reg_mr', '', 'ERR_MEMLOCK', /limit of locked memory is 65536 bytes.*ulimit -l/],
     ['EPERM', 'create a CQ', 'this process was forked', 'ERR_FORKED', /this process was forked/],

@@ -59,9 +59,7 @@ export class Lease<T = Uint8Array> implements Disposable {
 
   /** The decoded message, whose large fields are views of the same pages. Decoded when it is first asked for. */
   get value(): T {
-    if (this.released) {
-      throw new MillraceError('ERR_LEASE_RELEASED', `The lease of message ${this.sequence} was released.`);
-    }
+    this.#checkHeld();
     this.#value ??= { value: this.#end.decode() as T };
     return this.#value.value;
   }
@@ -71,25 +69,29 @@ export class Lease<T = Uint8Array> implements Disposable {
     return this.#references === 0;
   }
 
-  /** Calls with the bytes and releases, also when that throws; after an async function once its promise is settled. */
+  /**
+   * Calls with the bytes and releases, also when that throws; after an async function once its promise is settled.
+   * @throws MillraceError ERR_LEASE_RELEASED
+   */
   use<R>(call: (bytes: Uint8Array, lease: this) => R): R {
+    this.#checkHeld();
     let result: R;
     try {
       result = call(this.#bytes, this);
+      // Any promise: those of other realms and libraries are no instances of ours.
+      if (typeof (result as { then?: unknown } | null | undefined)?.then === 'function')
+        return Promise.resolve(result).finally(() => this.release()) as R;
     } catch (error) {
       this.release();
       throw error;
     }
-    if (result instanceof Promise) return result.finally(() => this.release()) as R;
     this.release();
     return result;
   }
 
   /** One release() more is needed. @throws MillraceError ERR_LEASE_RELEASED */
   retain(): this {
-    if (this.released) {
-      throw new MillraceError('ERR_LEASE_RELEASED', `The lease of message ${this.sequence} was released.`);
-    }
+    this.#checkHeld();
     this.#references++;
     this.#end.retained();
     return this;
@@ -109,5 +111,10 @@ export class Lease<T = Uint8Array> implements Disposable {
   /** release() */
   [Symbol.dispose](): void {
     this.release();
+  }
+
+  #checkHeld(): void {
+    if (this.released)
+      throw new MillraceError('ERR_LEASE_RELEASED', `The lease of message ${this.sequence} was released.`);
   }
 }

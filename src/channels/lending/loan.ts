@@ -68,3 +68,11 @@ export class Loan implements Disposable {
 export function usedUp(why: string): MillraceError {
   return new MillraceError('ERR_LOAN', `The loan can't be published: ${why}. Ask for another with loan().`);
 }
+
+/** Loans are for channels that carry bytes from one publisher to each subscriber. */
+export function noLoans(channel: string, why: string): MillraceError {
+  return new MillraceError(
+    'ERR_LOAN',
+    `Loans can't be published on channel ${JSON.stringify(channel)}: it ${why}. Publish values, or use a channel of codec 'bytes' on lanes.`,
+  );
+}

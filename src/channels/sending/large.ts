@@ -1,6 +1,7 @@
+import { MillraceError } from '../../errors.js';
 import type { Encoder } from '../codec/codec.js';
 import { writeHeaders } from '../headers.js';
-import { Loan, usedUp } from '../lending/loan.js';
+import { Loan, noLoans, usedUp } from '../lending/loan.js';
 import { pack } from '../lending/pack.js';
 import { type Block, type Body, LARGE_BYTES, NO_FIELDS, type Pool, writeLarge } from '../lending/pool.js';
 import type { Seals } from '../seals.js';
@@ -49,6 +50,7 @@ export interface LargeChannel<T> {
     ticket: TicketMaker | null,
   ): number;
   refuse(what: Full | null): number;
+  refuseShort(error: MillraceError): number;
   refuseEnded(): number;
   fail(error: unknown): number;
 }
@@ -58,6 +60,9 @@ export interface LargeChannel<T> {
  * and values that don't fit a slot. Each destination gets a record with its own descriptor.
  */
 export class LargeMessages<T> {
+  /** The system's last refusal of memory: not the value's fault. */
+  #short: MillraceError | null = null;
+
   constructor(
     private readonly member: LargeMember,
     private readonly channel: LargeChannel<T>,
@@ -67,7 +72,9 @@ export class LargeMessages<T> {
   lend(bytes: number): Loan {
     const { member, channel } = this;
     if (channel.ended !== null) throw channel.endError;
-    const block = member.shortage.lend(bytes);
+    const never = this.#never;
+    if (never !== null) throw never;
+    const block = this.#block(bytes);
     if (block !== null) return new Loan(member.pool, block);
     channel.room.wantsBlock();
     throw poolFull(bytes, member.pool.limit);
@@ -81,13 +88,17 @@ export class LargeMessages<T> {
 
   /** What is wrong with publishing that loan; null: nothing. */
   fault(loan: Loan): Error | null {
-    const { name, options, delivery } = this.channel;
-    if (options.codec.name !== 'bytes')
-      return usedUp(`channel ${JSON.stringify(name)} has another codec than 'bytes'`);
-    if (delivery === 'multicast')
-      return usedUp(`channel ${JSON.stringify(name)} is multicast: copy its bytes and publish those`);
+    const never = this.#never;
+    if (never !== null) return never;
     if (!loan.of(this.member.pool)) return usedUp('it is of another member');
     return loan.length === 0 ? usedUp('it was published or discarded before') : null;
+  }
+
+  /** Why no loan can be published here; null: they can. */
+  get #never(): Error | null {
+    const { name, options, delivery } = this.channel;
+    if (options.codec.name !== 'bytes') return noLoans(name, "has another codec than 'bytes'");
+    return delivery === 'multicast' ? noLoans(name, 'is multicast') : null;
   }
 
   /** Publishes a value that is larger than a slot. @returns as OutChannel.emit() */
@@ -101,10 +112,11 @@ export class LargeMessages<T> {
     arena.encoding = true;
     try {
       packed = pack(channel.options.codec.name, channel.encoder, value, member.pool, (bytes) =>
-        member.shortage.lend(bytes),
+        this.#block(bytes),
       );
     } catch (error) {
-      return channel.fail(error);
+      const short = this.#short;
+      return short !== null && error === short ? channel.refuseShort(short) : channel.fail(error);
     } finally {
       arena.encoding = false;
     }
@@ -113,6 +125,19 @@ export class LargeMessages<T> {
       return channel.refuse('pool');
     }
     return this.#publish(packed.block, null, packed, headers, ticket);
+  }
+
+  /** A block of the pool. Null when there is none. @throws as Pool.lend() */
+  #block(bytes: number): Block | null {
+    try {
+      return this.member.shortage.lend(bytes);
+    } catch (error) {
+      if (error instanceof MillraceError && error.retryable) {
+        this.#short = error;
+        this.channel.room.wantsMemory();
+      }
+      throw error;
+    }
   }
 
   /** The caller's reference to the block ends here, but a loan that is refused stays as it is. */

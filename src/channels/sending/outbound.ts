@@ -282,6 +282,12 @@ export class OutChannel<T> implements AudienceChannel, LargeChannel<T>, SenderHo
     return this.tally.full(() => refused(this.name, full, this.maxQueueBytes, destinations));
   }
 
+  /** The system has no memory for a message. */
+  refuseShort(error: MillraceError): number {
+    this.#transport.arena.pinned = -1;
+    return this.tally.short(error);
+  }
+
   /** A message comes too late. */
   refuseEnded(): number {
     this.#transport.arena.pinned = -1;

@@ -13,6 +13,9 @@ const ARENA_TRIES = 64;
  */
 const LOOK_BYTES = 16 * 1024;
 
+/** Where the system had no memory, others may have given some back after so many milliseconds; nobody tells. */
+const MEMORY_MS = 100;
+
 /** What a publisher's room needs of its member. */
 export interface RoomHost {
   readonly clock: Clock;
@@ -46,6 +49,7 @@ export class Room {
   readonly #largest: number;
   #arenaFull = false;
   #poolFull = false;
+  #shortOfMemory = false;
   readonly #calls = new Set<() => void>();
 
   constructor(
@@ -148,6 +152,18 @@ export class Room {
   wantsBlock(): void {
     this.#poolFull = true;
     this.host.shortage.wantsBlock(this);
+  }
+
+  /** The pool got no memory of the system for a block: one that comes back may do, or what others give back. */
+  wantsMemory(): void {
+    this.wantsBlock();
+    if (this.#shortOfMemory) return;
+    this.#shortOfMemory = true;
+    const timer = this.host.clock.setTimeout(() => {
+      this.#shortOfMemory = false;
+      this.poolTurn();
+    }, MEMORY_MS);
+    timer.unref?.();
   }
 
   /** The end of a turn. @returns whether the arena has room again */

@@ -9,6 +9,8 @@ export const REFUSED = {
   VALUE: -2,
   /** complete(), error() or close() came first. */
   ENDED: -3,
+  /** The system has no memory for it; `lastError` says what was measured. */
+  SYSTEM: -4,
 } as const;
 
 /** What a publisher did not take: counted, kept for who asks, and told by one status event of each kind a turn. */
@@ -36,6 +38,14 @@ export class Tally {
     this.counts.refused++;
     this.#full ??= make();
     return this.#notTaken(REFUSED.FULL, this.#full);
+  }
+
+  /** The system had no memory for a value. */
+  short(error: AnyMillraceError): number {
+    this.#refused++;
+    this.counts.refused++;
+    this.#full ??= error;
+    return this.#notTaken(REFUSED.SYSTEM, error);
   }
 
   /** A value came after the publishing had ended. */
