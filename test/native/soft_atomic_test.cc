@@ -180,7 +180,8 @@ TEST_P(SoftAtomic, KilledAtEveryStep) {
     Connected owner(options());
     ASSERT_EQ(owner.connect(owner.qpn()), 0);
     bool through = false;
-    for (uint64_t step = 1; !through && step < 200; ++step) {
+    uint64_t step = 1;
+    for (; !through && step < 200; ++step) {
       SCOPED_TRACE(step);
       const uint64_t before = value_at(owner.buffer);
       Adder victim(owner, owner.buffer, 2, step, SIGKILL);
@@ -195,7 +196,7 @@ TEST_P(SoftAtomic, KilledAtEveryStep) {
       EXPECT_EQ(value_at(owner.buffer), after + 1);
       ASSERT_FALSE(::testing::Test::HasFailure());
     }
-    EXPECT_TRUE(through);
+    expect_walked(through, step - 1);
   }
   EXPECT_FALSE(fabric.exists());
 }

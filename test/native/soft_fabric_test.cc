@@ -158,8 +158,7 @@ TEST(SoftFabric, KilledAtEveryStepOfJoiningAndLeaving) {
       verbs::ContextPtr next = join(&status);
       ASSERT_TRUE(next) << status.what << " " << status.detail;
     }
-    EXPECT_TRUE(through);
-    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+    expect_walked(through, step - 1);
   }
   ASSERT_TRUE(soft::clean_fabric().ok());
   EXPECT_FALSE(fabric.exists());
@@ -311,7 +310,8 @@ TEST(SoftFabric, ManyStartAtOnceOnARootThatDoesNotFit) {
 
 TEST(SoftFabric, KilledAtEveryStepOfMakingARootAnew) {
   bool through = false;
-  for (uint64_t step = 1; !through && step < 1000; ++step) {
+  uint64_t step = 1;
+  for (; !through && step < 1000; ++step) {
     Fabric fabric;
     OldRoot root(fabric);
     root.die();
@@ -327,7 +327,7 @@ TEST(SoftFabric, KilledAtEveryStepOfMakingARootAnew) {
     }
     EXPECT_FALSE(fabric.exists());
   }
-  EXPECT_TRUE(through);
+  expect_walked(through, step - 1);
 }
 
 /** Sends a number to itself and waits to be told to leave, as a build of another layout. */

@@ -132,8 +132,7 @@ TEST_P(SoftKillMemory, InitiatorAtEveryStep) {
       ASSERT_LE(got.next, reported + 1);
       ASSERT_FALSE(::testing::Test::HasFailure());
     }
-    EXPECT_TRUE(through);
-    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+    expect_walked(through, step - 1);
     // A newcomer reaps what is left of the killed; then only we and our ring to ourselves are
     // there.
     Child last("victim_sender",
@@ -185,8 +184,7 @@ TEST_P(SoftKillMemory, InitiatorStoppedAtEveryStep) {
       ASSERT_TRUE(wqes_are_there(end, options.slots, &got));
       ASSERT_FALSE(::testing::Test::HasFailure());
     }
-    EXPECT_TRUE(through);
-    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+    expect_walked(through, step - 1);
   }
   EXPECT_FALSE(fabric.exists());
 }
@@ -336,8 +334,7 @@ TEST_P(SoftKillMemory, ReceiverAtEveryStep) {
       ASSERT_TRUE(code == 0 || code == 128 + SIGKILL) << code;
       if (code != 0) through = false;
     }
-    EXPECT_TRUE(through);
-    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+    expect_walked(through, step - 1);
   }
   EXPECT_FALSE(fabric.exists());
 }
@@ -449,8 +446,7 @@ TEST(SoftKill, WaitingInitiatorAtEveryStepAndASleepingReceiver) {
       ASSERT_TRUE(got.in_order);
       ASSERT_FALSE(::testing::Test::HasFailure());
     }
-    EXPECT_TRUE(through);
-    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+    expect_walked(through, step - 1);
   }
   EXPECT_FALSE(fabric.exists());
 }
@@ -541,8 +537,7 @@ TEST(SoftKill, HolderOfTargetsAtEveryStep) {
       EXPECT_TRUE(open(end.target_qpn()));
       ASSERT_FALSE(::testing::Test::HasFailure());
     }
-    EXPECT_TRUE(through);
-    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+    expect_walked(through, step - 1);
   }
   EXPECT_FALSE(fabric.exists());
 }
@@ -605,8 +600,7 @@ TEST(SoftKill, ReaperAtEveryStep) {
       ASSERT_EQ(fabric.files("alive").size(), 1u);
       ASSERT_EQ(fabric.files("r").size(), 1u) << "root only";
     }
-    EXPECT_TRUE(through);
-    printf("%llu steps\n", static_cast<unsigned long long>(step - 1));
+    expect_walked(through, step - 1);
   }
   EXPECT_FALSE(fabric.exists());
 }

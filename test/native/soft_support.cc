@@ -118,6 +118,12 @@ bool Child::wait_stopped(int ms) {
   return seen && !ended;
 }
 
+void expect_walked(bool through, uint64_t steps) {
+  EXPECT_TRUE(through);
+  EXPECT_GT(steps, 4u);
+  printf("%llu steps\n", static_cast<unsigned long long>(steps));
+}
+
 void Parent::say(const std::string& line) { write_line(kChildFd, line); }
 std::string Parent::hear() { return read_line(kChildFd, &parent_buffer, kDeadlineMs); }
 

@@ -115,6 +115,12 @@ class Child {
   std::string buffer_;
 };
 
+/**
+ * The end of a walk whose victims came one step further each time: the last one got through, and it
+ * was not the first already, whose signal never came.
+ */
+void expect_walked(bool through, uint64_t steps);
+
 /** Inside a child. */
 struct Parent {
   std::vector<std::string> arguments;

@@ -23,7 +23,7 @@ using test::Domain;
 using test::kSlow;
 using test::Node;
 
-enum Kind : uint32_t { kOfferMessage = 1, kTunnelMessage, kGone, kProgress, kDone, kStop };
+enum Kind : uint32_t { kOfferMessage = 1, kTunnelMessage, kGone, kProgress, kDone, kGoOn, kStop };
 
 struct Message {
   uint32_t kind, from, to, bytes;
@@ -44,6 +44,9 @@ struct Plan {
   uint32_t slots = 128;
   uint64_t fault_seed = 0;  ///< 0: none
   bool sleeps = true;       ///< arms and sleeps when idle, or polls all the time
+  /** What goes to and from this one stands still at its half until the hub says go on: a signal in
+   * the middle comes in the middle. */
+  uint32_t victim = ~0u;
 };
 
 // ---- a member
@@ -109,11 +112,12 @@ class Child {
   bool produce() {
     bool any = false;
     for (const auto& [other, index] : connected_) {
-      if (sent_[other] == plan_.records || node_.peer(index, kPeerBacklogBytes) > (256 << 10))
-        continue;
+      const bool half = !go_on_ && (id_ == plan_.victim || other == plan_.victim);
+      const uint64_t most = half ? plan_.records / 2 : plan_.records;
+      if (sent_[other] == most || node_.peer(index, kPeerBacklogBytes) > (256 << 10)) continue;
       // What is posted to a peer that died holds the arena until its death is known: the loop goes
       // on to hear of it.
-      for (uint32_t i = 0; i < 200 && sent_[other] < plan_.records; ++i, ++sent_[other]) {
+      for (uint32_t i = 0; i < 200 && sent_[other] < most; ++i, ++sent_[other]) {
         if (!node_.fits(plan_.payload)) break;
         node_.send({index}, 100 + other, plan_.payload);
         any = true;
@@ -156,6 +160,9 @@ class Child {
           connected_.erase(m.from);
           gone_.insert(m.from);
           break;
+        case kGoOn:
+          go_on_ = true;
+          break;
         case kStop:
           stopping_ = true;
           break;
@@ -191,7 +198,7 @@ class Child {
   const uint32_t id_;
   const Plan plan_;
   Node node_;
-  bool stopping_ = false;
+  bool stopping_ = false, go_on_ = false;
   std::map<uint32_t, uint32_t> index_, connected_;
   std::map<uint32_t, uint64_t> sent_, reported_;
   std::set<uint32_t> done_, gone_;
@@ -273,6 +280,12 @@ class Hub {
     return true;
   }
 
+  /** The streams of the victim go on beyond their half. */
+  void go_on() {
+    for (uint32_t id = 0; id < plan_.members; ++id)
+      if (pids_[id] > 0) post(sockets_[id], {kGoOn, id, id, 0, 0, {}});
+  }
+
   /** Everybody of `ids` has everything from each other. */
   bool complete(const std::vector<uint32_t>& ids) const {
     for (uint32_t a : ids) {
@@ -319,7 +332,8 @@ class Hub {
                                     std::to_string(plan_.slot_bytes),
                                     std::to_string(plan_.slots),
                                     std::to_string(plan_.fault_seed),
-                                    std::to_string(plan_.sleeps)};
+                                    std::to_string(plan_.sleeps),
+                                    std::to_string(plan_.victim)};
       std::vector<const char*> args = {"/proc/self/exe", "--member"};
       for (const std::string& v : values) args.push_back(v.c_str());
       args.push_back(nullptr);
@@ -399,6 +413,7 @@ TEST(Processes, AKilledMemberIsMissedByNobody) {
     Plan plan;
     plan.members = 4;
     plan.records = 150'000 / kSlow;
+    plan.victim = 3;
     Hub hub(plan);
     const uint64_t some = static_cast<uint64_t>(1000 + 5000 * round) / kSlow;
     ASSERT_TRUE(hub.run([&] {
@@ -414,6 +429,7 @@ TEST(Processes, AllKilledButOne) {
   Plan plan;
   plan.members = 4;
   plan.records = 100'000 / kSlow;
+  plan.victim = 0;
   Hub hub(plan);
   ASSERT_TRUE(hub.run([&] { return hub.progress[{0, 3}] > 500 && hub.progress[{1, 0}] > 500; }));
   for (uint32_t id : {1u, 2u, 3u}) hub.murder(id);
@@ -424,12 +440,14 @@ TEST(Processes, AStoppedMemberHoldsUpNobodyAndGoesOn) {
   Plan plan;
   plan.members = 4;
   plan.records = 100'000 / kSlow;
+  plan.victim = 3;
   Hub hub(plan);
   ASSERT_TRUE(hub.run([&] { return hub.progress[{0, 3}] > 500 && hub.progress[{3, 1}] > 500; }));
   hub.signal(3, SIGSTOP);
   // The others finish among themselves while it stands still.
   ASSERT_TRUE(hub.run([&] { return hub.complete({0, 1, 2}); }));
   EXPECT_FALSE(hub.complete({0, 1, 2, 3}));
+  hub.go_on();
   hub.signal(3, SIGCONT);
   ASSERT_TRUE(hub.run([&] { return hub.complete({0, 1, 2, 3}); }));
   hub.stop();
@@ -458,10 +476,12 @@ TEST(Processes, FaultsAndAStoppedMember) {
   plan.payload = 300;
   plan.slot_bytes = 2048;
   plan.fault_seed = 77;
+  plan.victim = 3;
   Hub hub(plan);
   ASSERT_TRUE(hub.run([&] { return hub.progress[{0, 3}] > 500 && hub.progress[{3, 1}] > 500; }));
   hub.signal(3, SIGSTOP);
   ASSERT_TRUE(hub.run([&] { return hub.complete({0, 1, 2}); }));
+  hub.go_on();
   hub.signal(3, SIGCONT);
   ASSERT_TRUE(hub.run([&] { return hub.complete({0, 1, 2, 3}); }));
   hub.stop();
@@ -474,6 +494,7 @@ TEST(Processes, FaultsAndAKilledMember) {
   plan.payload = 300;
   plan.slot_bytes = 2048;
   plan.fault_seed = 99;
+  plan.victim = 3;
   Hub hub(plan);
   ASSERT_TRUE(hub.run([&] { return hub.progress[{0, 3}] > 500 && hub.progress[{3, 1}] > 500; }));
   hub.murder(3);
@@ -498,6 +519,7 @@ int member_main(char** argv) {
   plan.slots = static_cast<uint32_t>(number(argv[10]));
   plan.fault_seed = number(argv[11]);
   plan.sleeps = number(argv[12]) != 0;
+  plan.victim = static_cast<uint32_t>(number(argv[13]));
   return Child(control, id, domain, plan).run();
 }
 
@@ -505,7 +527,7 @@ int member_main(char** argv) {
 }  // namespace millrace::transport
 
 int main(int argc, char** argv) {
-  const bool member = argc == 13 && std::strcmp(argv[1], "--member") == 0;
+  const bool member = argc == 14 && std::strcmp(argv[1], "--member") == 0;
   int none = 1;
   testing::InitGoogleTest(member ? &none : &argc, argv);
   if (member) return millrace::transport::member_main(argv);
