@@ -41,13 +41,13 @@ module.exports = {
     only(
       'channels-look-down',
       '^src/channels/',
-      ['^src/(channels|cluster|regions|native)/', '^src/(errors|suggest)\\.ts$'],
+      ['^src/(channels|cluster|regions|native)/', '^src/(errors|suggest|turn)\\.ts$'],
       'Channels know neither the command line nor steering.',
     ),
     only(
       'steering-looks-down',
       '^src/steering/',
-      ['^src/(steering|cluster|regions|native)/', '^src/(errors|suggest)\\.ts$'],
+      ['^src/(steering|cluster|regions|native)/', '^src/(errors|suggest|turn)\\.ts$'],
       'Rules are data and pure functions; they know no channels.',
     ),
     {

@@ -1,3 +1,5 @@
+import { Turn } from '../turn.js';
+
 /**
  * Time and turns, as one object, so that tests run with a clock of their own: nothing in src/channels calls a timer, a
  * clock or setImmediate by any other way.
@@ -48,8 +50,8 @@ export function systemClock(): Clock {
     now: () => performance.now(),
     setTimeout: (run, ms) => setTimeout(run, ms),
     clearTimeout: (timer) => clearTimeout(timer as NodeJS.Timeout),
-    setImmediate: (run) => setImmediate(run),
-    clearImmediate: (immediate) => clearImmediate(immediate as NodeJS.Immediate),
+    setImmediate: (run) => new Turn(run),
+    clearImmediate: (immediate) => (immediate as Turn).cancel(),
     microtask: queueMicrotask,
   };
 }

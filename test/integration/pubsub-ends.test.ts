@@ -39,6 +39,7 @@ describe('what holds the event loop', () => {
     ['unref', ['up', 'end 0']],
     ['promise', ['up', 'ERR_TIMEOUT', 'end 0']],
     ['two', ['up', 'last 1000', 'end 0']],
+    ['served', ['up', 'served', 'end 0']],
   ])('%s', async (how, lines) => {
     const one = place.node(program('pubsub-idle.mjs'), how);
     expect(await one.finish()).toEqual({ code: 0, signal: null });

@@ -20,6 +20,22 @@ if (how === 'unref') {
   member.unref();
   member.channel('x').subscribe();
 }
+if (how === 'served') {
+  // Something else holds the loop, and nothing but messages wakes it.
+  member.unref();
+  const rest = setTimeout(() => process.stdout.write('late\n'), 60_000);
+  const other = await millrace.join(undefined, { name: 'other' });
+  const [there, back] = [member.channel('there'), member.channel('back')];
+  there.subscribe((n) => back.next(n));
+  const answers = other.channel('back').subscribe((n) => {
+    if (n < 20) return other.channel('there').next(n + 1);
+    process.stdout.write('served\n');
+    clearTimeout(rest);
+    answers.unsubscribe();
+  });
+  await other.channel('there').ready();
+  other.channel('there').next(1);
+}
 if (how === 'promise') {
   await member
     .channel('x')
