@@ -221,6 +221,14 @@ uint32_t Feed::pump(uint32_t limit) {
   return taken;
 }
 
+void Feed::woken() {
+  if (pump(kFeedBatch) != 0 || unprivileged()) return;
+  // An interface that goes down leaves ENETDOWN at the socket, which is readable until it was read.
+  int error = 0;
+  socklen_t size = sizeof(error);
+  (void)getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+}
+
 uint32_t Feed::read_ring(uint32_t limit) {
   uint32_t taken = 0;
   while (taken < limit) {

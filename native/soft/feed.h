@@ -67,6 +67,9 @@ class Feed {
    * others find nothing. @return how many were taken out of the ring. */
   uint32_t pump(uint32_t limit);
 
+  /** The descriptor was readable: pump(), or if nothing is there takes away what else it is. */
+  void woken();
+
   FeedCounters counters();
   /** Makes what frames are delivered with. Once, when it is the context's. */
   base::Status start();

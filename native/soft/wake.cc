@@ -106,7 +106,7 @@ void serve(Context& context, const Woken& woken) {
   if (woken.work) context.wake.drain();
   if (woken.time) context.alarm.drain();
   if (woken.presence) context.process->check_deaths();
-  if (woken.frames && context.feed != nullptr) context.feed->pump(kFeedBatch);
+  if (woken.frames && context.feed != nullptr) context.feed->woken();
   progress(context);
 }
 

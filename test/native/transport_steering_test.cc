@@ -3,9 +3,15 @@
 #include "transport/steering.h"
 
 #include <arpa/inet.h>
+#include <net/if.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+
+#include <thread>
 
 #include "flow_builder.h"
 #include "transport_support.h"
@@ -130,6 +136,60 @@ TEST_F(TransportSteering, WhatComesBetweenALookAndTheArmingIsNotSleptOver) {
     EXPECT_EQ(counter.frames[q], i);
     arm();
   }
+}
+
+void set_loopback(bool up) {
+  const base::Fd any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request = {};
+  strcpy(request.ifr_name, "lo");
+  request.ifr_flags = static_cast<short>(up ? IFF_UP : 0);
+  EXPECT_EQ(ioctl(any.get(), SIOCSIFFLAGS, &request), 0) << strerror(errno);
+}
+
+/** In a network namespace that this thread alone is in. */
+void an_interface_goes_down_and_up() {
+  set_loopback(true);
+  SteeringOptions options;
+  options.interface = "lo";
+  const base::Result<std::unique_ptr<Steering>> opened = Steering::open(options);
+  ASSERT_TRUE(opened.ok()) << opened.status().detail;
+  Steering& steering = *opened.value();
+  const Target target;
+  const base::Result<uint32_t> queue = steering.open_queue(true);
+  ASSERT_TRUE(queue.ok()) << queue.status().detail;
+  ASSERT_TRUE(steering.create_flow(queue.value(), target.rule()).ok());
+  Counter counter;
+  pollfd one = {steering.fd(), POLLIN, 0};
+  const auto sleeps = [&] {
+    for (int turn = 0; turn < 4; ++turn) {
+      do {
+        (void)steering.poll(counter, 512);
+      } while (!steering.arm());
+      if (::poll(&one, 1, 0) == 0) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(sleeps());
+  for (int i = 1; i <= 2; ++i) {
+    set_loopback(false);
+    EXPECT_TRUE(sleeps()) << "while it is down";
+    set_loopback(true);
+    EXPECT_TRUE(sleeps());
+    target.send();
+    EXPECT_EQ(::poll(&one, 1, 20'000), 1);
+    EXPECT_TRUE(sleeps());
+    EXPECT_EQ(counter.frames[queue.value()], i);
+  }
+}
+
+TEST(TransportSteeringDown, AnInterfaceThatIsDownLetsUsSleep) {
+  const Domain domain;
+  bool alone = false;
+  std::thread([&] {
+    alone = unshare(CLONE_NEWNET) == 0;
+    if (alone) an_interface_goes_down_and_up();
+  }).join();
+  if (!alone) GTEST_SKIP() << "needs root, for a network namespace";
 }
 
 /** Of all that is mapped; what is only reserved counts, too. */
