@@ -14,6 +14,15 @@ export const tell = (message) =>
   });
 
 /**
+ * Calls when the parent dies, also when it has died already, before anybody could listen; never in a process without one.
+ * @param {() => void} call
+ */
+export function onOrphaned(call) {
+  if (process.send && !process.connected) call();
+  else process.on('disconnect', call);
+}
+
+/**
  * Runs `leave` once when this process is asked to end: Ctrl-C, a TERM signal, or the death of its parent. Then exits.
  * @param {() => Promise<void>} leave
  * @returns {(code: number, message?: object) => Promise<void>} ends the process in the same way; the message is told before,
@@ -36,6 +45,6 @@ export function endCleanly(leave) {
   };
   process.on('SIGINT', () => end(130));
   process.on('SIGTERM', () => end(143));
-  process.on('disconnect', () => end(1));
+  onOrphaned(() => end(1));
   return end;
 }

@@ -4,7 +4,7 @@
  */
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { now, tell } from '../demo/child.mjs';
+import { now, onOrphaned, tell } from '../demo/child.mjs';
 import { encodeQuote } from './feed.mjs';
 import { FEEDS, groupOf, PORT } from './feeds.mjs';
 import { numberOf, readArgs } from './options.mjs';
@@ -39,7 +39,7 @@ const feeds = FEEDS.map(({ name, symbols }, i) => ({
 /** Resolves when this process is to begin: at once, or when its parent says so. */
 async function begin() {
   if (!process.send) return;
-  process.on('disconnect', () => process.exit(1));
+  onOrphaned(() => process.exit(1));
   const asked = once(process, 'message');
   await tell({ type: 'up' });
   await asked;

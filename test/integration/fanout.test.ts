@@ -1,4 +1,6 @@
 /** The fan-out example: the demo to its end, and what its subscribers and rules do to each other. */
+import { fork } from 'node:child_process';
+import { once } from 'node:events';
 import { chmodSync, existsSync } from 'node:fs';
 import { afterEach, describe, expect, test } from 'vitest';
 import { heard } from '../../examples/fanout/children.mjs';
@@ -59,6 +61,17 @@ describe('the demo', () => {
       expect(place.content).toEqual([]);
     },
   );
+});
+
+test("a process that comes up after its parent's death leaves, too", async () => {
+  const child = fork('test/integration/programs/orphan.mjs', { stdio: ['ignore', 'pipe', 'inherit', 'ipc'] });
+  child.disconnect();
+  let out = '';
+  child.stdout!.on('data', (text) => {
+    out += text;
+  });
+  const [code] = await once(child, 'close');
+  expect([code, out]).toEqual([1, 'left\n']);
 });
 
 describe('the service', () => {
