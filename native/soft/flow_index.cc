@@ -34,7 +34,7 @@ bool award(const std::vector<const FlowEntry*>& equals, FlowIndex::Result* resul
   bool goes_on = true;
   for (const FlowEntry* rule : equals) {
     if (rule->drop) {
-      result->dropped_by = equals.front();
+      result->dropped_by = rule;
       result->winners.clear();
       return false;
     }

@@ -41,6 +41,16 @@ function problem(
   };
 }
 
+const contradiction = (rule: Rule, drop: Rule): Problem =>
+  problem(
+    'error',
+    'contradiction',
+    rule,
+    drop,
+    `${called(rule)} takes what ${called(drop)} drops: both match the same at priority ${rule.priority}`,
+    'Remove one of them, or give them different priorities.',
+  );
+
 function* names(rules: readonly Rule[]): Generator<Problem> {
   const known = new Map<string, Rule>();
   for (const rule of rules) {
@@ -88,14 +98,7 @@ function* identical(rules: readonly Rule[], skip: Set<Rule>): Generator<Problem>
       if (twin === undefined) served.set(key, rule);
       if (drop !== undefined && rule.action !== 'drop') {
         skip.add(rule);
-        yield problem(
-          'error',
-          'contradiction',
-          rule,
-          drop,
-          `${called(rule)} takes what ${called(drop)} drops: both match the same at priority ${rule.priority}`,
-          'Remove one of them, or give them different priorities.',
-        );
+        yield contradiction(rule, drop);
       } else if (twin !== undefined) {
         skip.add(rule);
         yield problem(
@@ -248,12 +251,23 @@ function ambiguous(rule: Rule, other: Rule): Problem {
   );
 }
 
-/** Default rules that are never reached. */
+/** Default rules that are never reached, or take what another one drops. */
 function* defaults(rules: readonly Rule[]): Generator<Problem> {
   const all = rules.filter(({ type }) => type === 'all-default' || type === 'multicast-default');
   for (const rule of all) {
     const here = ({ match }: Rule) =>
       match.interface === undefined || match.interface === rule.match.interface;
+    const drop = all.find(
+      (one) =>
+        one.action === 'drop' &&
+        one.priority === rule.priority &&
+        (one.type === 'all-default' || one.type === rule.type) &&
+        here(one),
+    );
+    if (drop !== undefined && rule.action !== 'drop') {
+      yield contradiction(rule, drop);
+      continue;
+    }
     const every = rules.find(
       (one) => one.type === 'normal' && one.match.fields.length === 0 && !one.dontTrap && here(one),
     );

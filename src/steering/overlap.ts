@@ -13,9 +13,15 @@ import type { Match } from './rule.js';
 
 /** What two rules have to do with each other. Pure functions over what they match. */
 
-/** Whether they match by the same bits: such rules share a packet in place of competing for it. */
+/**
+ * Whether they match by the same bits, at the same network interface: such rules share a packet in place of competing for it.
+ */
 export function sameMatch(a: Match, b: Match): boolean {
-  return Buffer.compare(a.mask, b.mask) === 0 && Buffer.compare(a.value, b.value) === 0;
+  return (
+    a.interface === b.interface &&
+    Buffer.compare(a.mask, b.mask) === 0 &&
+    Buffer.compare(a.value, b.value) === 0
+  );
 }
 
 /** Headers that can't be in one packet with those of the key. */

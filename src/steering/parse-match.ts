@@ -145,9 +145,11 @@ class MatchReader {
     }
     const words = WORDS[name];
     if (typeof given === 'string' && words !== undefined) {
-      const value = words[given.toLowerCase()];
-      if (value !== undefined) {
-        const family = FAMILY_WORDS[given.toLowerCase()];
+      const word = given.toLowerCase();
+      // Every object has words of its own, such as `constructor`.
+      if (Object.hasOwn(words, word)) {
+        const value = words[word]!;
+        const family = FAMILY_WORDS[word];
         if (family !== undefined) this.families.set(family, `protocol ${given}`);
         return { value, mask: most };
       }
@@ -155,7 +157,7 @@ class MatchReader {
       this.complain(
         name,
         `${describe(given)} is not known`,
-        `Use ${Object.keys(words).join(', ')}, or a number${meant === undefined ? '' : `; did you mean ${JSON.stringify(meant)}?`}`,
+        `Use ${Object.keys(words).join(', ')}, or a number${meant === undefined ? '.' : `; did you mean ${JSON.stringify(meant)}?`}`,
       );
       return undefined;
     }

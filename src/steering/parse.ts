@@ -182,7 +182,13 @@ class RuleReader {
 
   private target(to: unknown): Target | undefined {
     if (typeof to === 'string' && to !== '') return { name: to };
-    if (typeof to === 'object' && to !== null && 'name' in to && typeof to.name === 'string')
+    if (
+      typeof to === 'object' &&
+      to !== null &&
+      'name' in to &&
+      typeof to.name === 'string' &&
+      to.name !== ''
+    )
       return to as Target;
     this.complain('to', `${describe(to)} is no channel`, 'Use a channel, or its name.');
     return undefined;

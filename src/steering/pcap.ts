@@ -17,6 +17,10 @@ export interface Captured {
 }
 
 const ETHERNET = 1;
+/** The upper bits say whether frames have their checksum behind them. */
+const LINK_BITS = 0x03ffffff;
+/** The first two bytes of a compressed file. */
+const GZIP = 0x8b1f;
 const LINK_NAMES: Readonly<Record<number, string>> = {
   0: 'BSD loopback',
   101: 'raw IP',
@@ -55,10 +59,11 @@ function* readClassic(view: DataView, magic: number, name: string): Generator<Ca
     [0x4d3cb2a1, [false, 1e6]],
   ] as const);
   const kind = kinds.get(magic as 0xa1b2c3d4);
+  if ((magic & 0xffff) === GZIP) fail(name, 'it is compressed with gzip', `Unpack it: gunzip ${name}`);
   if (kind === undefined)
     fail(name, 'it is no pcap or pcapng file', 'Record one with tcpdump -i eth0 -w FILE.');
   const [little, perMs] = kind;
-  const link = view.getUint32(20, little) & 0x0fffffff;
+  const link = view.getUint32(20, little) & LINK_BITS;
   if (link !== ETHERNET)
     fail(name, `its link type is ${link}${linkName(link)}, not Ethernet`, ON_ONE_INTERFACE);
   let at = 24;

@@ -1,5 +1,6 @@
 import type { Native } from '../native/binding.js';
 import { type NativePortCounters, PORT_ROW, PORT_STRIDE } from '../native/port-calls.js';
+import { Turn } from '../turn.js';
 import { compile } from './compile.js';
 import { Datagram } from './datagram.js';
 import type { Datagrams } from './datagrams.js';
@@ -25,8 +26,10 @@ interface Queue {
   /** Who gets what comes in; undefined for rules that drop or count. */
   readonly stream: Datagrams | undefined;
   flows: number;
-  /** Rules that carry no tag. Of those that deliver, default ones and sniffers, the first counts. */
+  /** Rules that carry no tag, the strongest first: which one has taken a frame shows in the frame. */
   readonly untagged: PortFlow[];
+  /** The newest flow of each name. */
+  readonly named: Map<string, PortFlow>;
 }
 
 /** A rule in a port. */
@@ -35,8 +38,9 @@ export interface PortFlow {
   readonly flow: number;
   readonly tag: number;
   readonly queue: Queue;
-  /** Datagrams that were handed on. */
+  /** Datagrams that were handed on, and the bytes of their frames. */
   taken: number;
+  bytes: number;
   drops: number;
 }
 
@@ -50,11 +54,13 @@ export class Port {
   readonly #queues = new Map<string, Queue>();
   readonly #byNumber: (Queue | undefined)[] = [];
   readonly #byTag = new Map<number, PortFlow>();
+  /** Tags of rules that were made anew: their frames that are under way are not lost. */
+  #leaving: number[] = [];
   readonly #rows = new Int32Array(ROWS * PORT_STRIDE);
   #chunk = fresh();
   #at = 0;
   #nextTag = 1;
-  #turn: NodeJS.Immediate | undefined;
+  #turn: Turn | undefined;
   /** The last poll found nothing: whatever was counted and not taken is lost. */
   #empty = true;
   #watching = false;
@@ -79,11 +85,11 @@ export class Port {
 
   /** @throws NativeError; then nothing was made */
   create(rule: Rule, attr: Uint8Array, stream: Datagrams | undefined): PortFlow {
-    const key = receiver(rule);
+    const key = queueKey(rule);
     let queue = this.#queues.get(key);
     if (queue === undefined) {
       const number = this.#native.openQueue(this.#handle, stream !== undefined);
-      queue = { number, stream, flows: 0, untagged: [] };
+      queue = { number, stream, flows: 0, untagged: [], named: new Map() };
       this.#queues.set(key, queue);
       this.#byNumber[queue.number] = queue;
     }
@@ -97,10 +103,14 @@ export class Port {
       this.#forget(key, queue);
       throw error;
     }
-    const flow: PortFlow = { rule, flow: number, tag, queue, taken: 0, drops: 0 };
+    const flow: PortFlow = { rule, flow: number, tag, queue, taken: 0, bytes: 0, drops: 0 };
     queue.flows++;
-    if (tag === 0) queue.untagged.push(flow);
-    else this.#byTag.set(tag, flow);
+    queue.named.set(rule.name, flow);
+    if (tag !== 0) this.#byTag.set(tag, flow);
+    else {
+      queue.untagged.push(flow);
+      queue.untagged.sort((a, b) => a.rule.priority - b.rule.priority);
+    }
     return flow;
   }
 
@@ -108,14 +118,19 @@ export class Port {
     const { queue } = flow;
     this.#native.destroyFlow(this.#handle, flow.flow);
     queue.flows--;
-    if (flow.tag !== 0) this.#byTag.delete(flow.tag);
-    else queue.untagged.splice(queue.untagged.indexOf(flow), 1);
-    this.#forget(receiver(flow.rule), queue);
+    const anew = queue.named.get(flow.rule.name) !== flow;
+    if (!anew) queue.named.delete(flow.rule.name);
+    if (flow.tag === 0) queue.untagged.splice(queue.untagged.indexOf(flow), 1);
+    else if (anew) this.#leaving.push(flow.tag);
+    else this.#byTag.delete(flow.tag);
+    this.#forget(queueKey(flow.rule), queue);
   }
 
   read(flow: PortFlow): FlowCounters {
+    // A sniffer has no counter in the device (VERBS 3: it takes no specs).
+    if (flow.rule.type === 'sniffer') return { packets: flow.taken, bytes: flow.bytes, drops: 0 };
     const { packets, bytes } = this.#native.readFlow(this.#handle, flow.flow);
-    if (this.#empty && flow.queue.stream !== undefined && flow.rule.type === 'normal')
+    if (this.#empty && flow.queue.stream !== undefined)
       flow.drops = Math.max(flow.drops, packets - flow.taken);
     return { packets, bytes, drops: flow.drops };
   }
@@ -135,7 +150,7 @@ export class Port {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    if (this.#turn !== undefined) clearImmediate(this.#turn);
+    this.#turn?.cancel();
     this.#native.close(this.#handle);
   }
 
@@ -165,7 +180,7 @@ export class Port {
       if (this.#native.armPort(this.#handle, taken > most ? REST_US : 0)) return this.#watch(true);
     }
     this.#watch(false);
-    this.#turn = setImmediate(() => this.#run());
+    this.#turn = new Turn(() => this.#run());
     if (!this.#held) this.#turn.unref();
   }
 
@@ -191,17 +206,23 @@ export class Port {
     const chunk = this.#chunk;
     const count = this.#native.pollPort(this.#handle, chunk, this.#at, rows);
     this.#empty = count === 0;
-    if (count === 0) return 0;
+    if (count === 0) {
+      for (const tag of this.#leaving) this.#byTag.delete(tag);
+      this.#leaving = [];
+      return 0;
+    }
     const time = performance.timeOrigin + performance.now();
     const last = (count - 1) * PORT_STRIDE;
     this.#at = (rows[last + PORT_ROW.FRAME]! + rows[last + PORT_ROW.FRAME_LENGTH]! + 7) & ~7;
     for (let at = 0; at <= last; at += PORT_STRIDE) {
       const queue = this.#byNumber[rows[at + PORT_ROW.QUEUE]!];
       const tag = rows[at + PORT_ROW.TAG]!;
-      const flow = tag === 0 ? queue?.untagged[0] : this.#byTag.get(tag);
+      const frame = rows[at + PORT_ROW.FRAME]!;
+      const flow = tag === 0 ? untagged(queue, isMulticast(chunk[frame]!)) : this.#byTag.get(tag);
       // Of a rule that has gone meanwhile.
       if (queue === undefined || flow === undefined) continue;
       flow.taken++;
+      flow.bytes += rows[at + PORT_ROW.FRAME_LENGTH]!;
       const { stream } = queue;
       if (stream === undefined || !stream.observed) continue;
       stream.deliver(
@@ -210,7 +231,7 @@ export class Port {
           flow.rule,
           rows[at + PORT_ROW.PORTS]!,
           time,
-          rows[at + PORT_ROW.FRAME]!,
+          frame,
           rows[at + PORT_ROW.FRAME_LENGTH]!,
           rows[at + PORT_ROW.NETWORK]!,
         ),
@@ -221,6 +242,16 @@ export class Port {
     return count;
   }
 }
+
+/** A sniffer has a queue for itself: its copies look like any other's. */
+const queueKey = (rule: Rule): string => (rule.type === 'sniffer' ? `sniffer ${rule.name}` : receiver(rule));
+
+/** By the first byte of a frame. */
+const isMulticast = (byte: number): boolean => (byte & 1) !== 0;
+
+/** The rule without a tag that took a frame: a sniffer, or the strongest default that is for such frames. */
+const untagged = (queue: Queue | undefined, multicast: boolean): PortFlow | undefined =>
+  queue?.untagged.find(({ rule }) => multicast || rule.type !== 'multicast-default');
 
 /** What the kernel charges for the smallest, with its own part. */
 const SMALL_DATAGRAM = 768;

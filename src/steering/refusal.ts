@@ -18,6 +18,31 @@ const REMEDIES: Readonly<Record<string, { field?: string; cause: string; remedy:
     remedy:
       'Turn it on: unset MILLRACE_SOFT_STEERING for the software device; for mlx4 load its driver with log_num_mgm_entry_size=-1.',
   },
+  ENODEV: {
+    field: 'match.interface',
+    cause: 'there is no such network interface, or none that leads to the group',
+    remedy: 'Name one that `ip link` shows; add the rule again once it is there.',
+  },
+  EADDRINUSE: {
+    field: 'match.port',
+    cause: 'somebody else has the UDP port',
+    remedy:
+      'Without CAP_NET_RAW a port of this host has one owner: end the other program, or grant the capability.',
+  },
+  EADDRNOTAVAIL: {
+    field: 'match.dst',
+    cause: 'no network interface of this host has the address',
+    remedy: 'Use an address that `ip address` shows, or grant CAP_NET_RAW, which takes any.',
+  },
+  EACCES: {
+    field: 'match.port',
+    cause: 'this user may not have that UDP port',
+    remedy: 'Use a port from net.ipv4.ip_unprivileged_port_start on (1024), or grant CAP_NET_RAW.',
+  },
+  EMFILE: {
+    cause: 'the process has no file descriptor left',
+    remedy: 'Raise its limit (ulimit -n), or use fewer rules.',
+  },
   EINVAL: {
     field: 'match',
     cause: 'the device does not take this match, or this port',

@@ -89,15 +89,21 @@ export class Steering {
    */
   add(inputs: RuleInput | readonly RuleInput[]): readonly Rule[] {
     const list: readonly unknown[] = Array.isArray(inputs) ? inputs : [inputs];
-    const parsed = list.map((input, i) => parseRule(input, `#${this.#unnamed + 1 + i}`));
-    const added = parsed.flatMap(({ rule }) => rule ?? []);
     const { rules } = this;
+    const taken = new Set(rules.map(({ name }) => name));
+    let number = this.#unnamed;
+    const parsed = list.map((input) => {
+      do number++;
+      while (taken.has(`#${number}`));
+      return parseRule(input, `#${number}`);
+    });
+    const added = parsed.flatMap(({ rule }) => rule ?? []);
     const all = [...rules, ...added];
     this.#apply('steering.add()', all, [
       ...parsed.flatMap(({ problems }) => problems),
       ...findConflicts(all),
     ]);
-    this.#unnamed += list.length;
+    this.#unnamed = number;
     return added;
   }
 

@@ -1,11 +1,13 @@
-import { type FSWatcher, lstatSync, watch as watchFolder } from 'node:fs';
+import { type FSWatcher, readlinkSync, realpathSync, watch as watchFolder } from 'node:fs';
 import { readFile } from 'node:fs/promises';
-import { basename, dirname } from 'node:path';
+import { basename, dirname, join, resolve } from 'node:path';
 import { fileError } from './file.js';
 import { step, type WatchEvent, watching } from './watch-state.js';
 
 /** How long nothing must happen to a file before it is read: editors write in several steps. */
 const QUIET_MS = 50;
+/** Links that are followed, as the kernel does. */
+const MOST_LINKS = 40;
 
 /** What a watcher tells. */
 export interface WatchListener {
@@ -15,14 +17,31 @@ export interface WatchListener {
   report(error: unknown): void;
 }
 
+/** The folders that a change of a file may show in: its own, and those of what it is a link to. */
+function foldersOf(file: string): { folders: ReadonlySet<string>; linked: boolean } {
+  const folders = new Set<string>();
+  let at = file;
+  for (let links = 0; links < MOST_LINKS; links++) {
+    try {
+      const folder = realpathSync(dirname(at));
+      folders.add(folder);
+      at = resolve(folder, readlinkSync(join(folder, basename(at))));
+    } catch {
+      break; // no link, or not there
+    }
+  }
+  return { folders, linked: at !== file };
+}
+
 /**
  * A file that is looked at whenever it changes. Its folder is watched, so that it may be replaced by another under its name,
- * as editors do, or be away for a while. Does not hold the event loop.
+ * as editors do, or be away for a while; where it is a link, those of its targets, too. Does not hold the event loop.
  */
 export class FileWatch {
   private state;
   private timer: NodeJS.Timeout | undefined;
-  private readonly watcher: FSWatcher;
+  private readonly watchers = new Map<string, FSWatcher>();
+  private linked = false;
   private closed = false;
 
   private constructor(
@@ -31,13 +50,7 @@ export class FileWatch {
     private readonly listener: WatchListener,
   ) {
     this.state = watching(text);
-    // A link may lead to another folder (as in a Kubernetes volume), and then anything may mean a new text.
-    const direct = !lstatSync(file).isSymbolicLink();
-    const name = basename(file);
-    this.watcher = watchFolder(dirname(file), { persistent: false }, (_event, changed) => {
-      if (!direct || changed === null || changed === name) this.feed({ type: 'touched' });
-    });
-    this.watcher.on('error', (error) => this.listener.report(fileError(file, error)));
+    this.follow();
   }
 
   /**
@@ -70,7 +83,44 @@ export class FileWatch {
   close(): void {
     this.closed = true;
     clearTimeout(this.timer);
-    this.watcher.close();
+    for (const watcher of this.watchers.values()) watcher.close();
+  }
+
+  /** Watches the folders that count now: what a link leads to changes. @throws what fs.watch() throws */
+  private follow(): void {
+    const { folders, linked } = foldersOf(this.file);
+    this.linked = linked;
+    const name = basename(this.file);
+    for (const [folder, watcher] of this.watchers) {
+      if (folders.has(folder)) continue;
+      watcher.close();
+      this.watchers.delete(folder);
+    }
+    for (const folder of folders) {
+      if (this.watchers.has(folder)) continue;
+      const watcher = watchFolder(folder, { persistent: false }, (_event, changed) => {
+        // Behind a link anything may mean a new text (as in a Kubernetes volume, where a link to a folder is replaced).
+        if (this.linked || changed === null || changed === name) this.feed({ type: 'touched' });
+      });
+      watcher.on('error', (error) => this.listener.report(fileError(this.file, error)));
+      this.watchers.set(folder, watcher);
+    }
+  }
+
+  /** Once more before it is read, so that no change of it is missed. */
+  private read(): void {
+    try {
+      this.follow();
+    } catch (error) {
+      this.listener.report(fileError(this.file, error));
+    }
+    readFile(this.file, 'utf8').then(
+      (text) => this.feed({ type: 'read', text }),
+      (cause) => {
+        const error = fileError(this.file, cause);
+        this.feed({ type: 'unreadable', why: error.message, error });
+      },
+    );
   }
 
   private feed(event: WatchEvent): void {
@@ -83,13 +133,7 @@ export class FileWatch {
         this.timer = setTimeout(() => this.feed({ type: 'settled' }), QUIET_MS).unref();
         break;
       case 'read':
-        readFile(this.file, 'utf8').then(
-          (text) => this.feed({ type: 'read', text }),
-          (cause) => {
-            const error = fileError(this.file, cause);
-            this.feed({ type: 'unreadable', why: error.message, error });
-          },
-        );
+        this.read();
         break;
       case 'apply':
         this.feed({ type: 'applied', text: effect.text, ok: this.listener.apply(effect.text) });

@@ -162,6 +162,17 @@ TEST(SoftFlowRules, WhatIsDroppedReachesSniffersOnly) {
   EXPECT_EQ(winners(index, udp_frame(1, kGroup, 1, 5002, "x").data()), (Qpns{2, 3}));
 }
 
+TEST(SoftFlowRules, OfTwoDefaultsTheOneThatDropsIsCounted) {
+  FlowBuilder takes(IBV_FLOW_ATTR_ALL_DEFAULT, 1), drops(IBV_FLOW_ATTR_ALL_DEFAULT, 1);
+  drops.drop();
+  const FlowIndex index({rule_of(takes, 1, 1), rule_of(drops, 2, 2)});
+  FlowIndex::Result result;
+  index.match({}, false, &result);
+  ASSERT_NE(result.dropped_by, nullptr);
+  EXPECT_EQ(result.dropped_by->qpn, 2u);
+  EXPECT_TRUE(result.winners.empty());
+}
+
 TEST(SoftFlowRules, ASpecAsksForItsHeader) {
   FlowBuilder any_tcp, inner;
   any_tcp.tcp(0, 0);

@@ -1,3 +1,4 @@
+import { gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { decodePacket, packetText } from '../../src/steering/packet.js';
@@ -95,6 +96,10 @@ describe('captures', () => {
     ]);
   });
 
+  test('a link type that says that checksums are behind the frames', () => {
+    expect(summary(pcap(given, { link: 0x24000001 }))).toEqual(wanted);
+  });
+
   test('several sections, with interfaces of their own', () => {
     const both = Buffer.concat([
       pcapng([{ name: 'a' }], given),
@@ -111,6 +116,7 @@ describe('captures', () => {
   test.each<[string, Uint8Array, RegExp]>([
     ['empty', new Uint8Array(0), /no pcap or pcapng/],
     ['text', Buffer.from('rules: []\n'.repeat(10)), /no pcap or pcapng/],
+    ['compressed', gzipSync(pcap(given)), /compressed with gzip.*gunzip/],
     ['raw IP', pcap(given, { link: 101 }), /link type is 101 \(raw IP\).*Capture on one/],
     ['cut off in a packet', pcap(given).subarray(0, -1), /packet 2 .* cut off/],
     ['cut off in a block', pcapng([{}], given).subarray(0, -1), /block at byte \d+ is cut off/],

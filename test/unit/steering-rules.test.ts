@@ -335,6 +335,13 @@ describe('what is wrong with a rule', () => {
     ['dontTrap on what is dropped', { drop: true, dontTrap: true }, 'dontTrap', /does not go on/],
     ['a channel and a drop', { ...ok, drop: true }, 'drop', /no channel/],
     ['no channel', { to: 7 }, 'to', /no channel/],
+    ['a channel without a name', { to: { name: '' } }, 'to', /no channel/],
+    [
+      'a word that every object has',
+      { ...ok, match: { protocol: 'constructor' } },
+      'match.protocol',
+      /not known/,
+    ],
     ['no flag', { ...ok, count: 1 }, 'count', /true nor false/],
     ['no name', { ...ok, name: 'a\nb' }, 'name', /one line/],
   ])('%s', (_title, input, field, message) => {

@@ -130,6 +130,22 @@ describe('rules together', () => {
       [],
     ],
     [
+      'one interface before all of them',
+      [
+        { match: { ...group, interface: 'eth0' }, to: 'a' },
+        { match: group, drop: true },
+      ],
+      ['warning ambiguous #2 #1'],
+    ],
+    [
+      'all interfaces before one',
+      [
+        { match: group, drop: true },
+        { match: { ...group, interface: 'eth0' }, to: 'a' },
+      ],
+      ['warning shadowed #2 #1'],
+    ],
+    [
       'dontTrap shadows nothing',
       [
         { match: block, priority: 1, to: 'a', dontTrap: true },
@@ -187,6 +203,22 @@ describe('rules together', () => {
       [
         { type: 'all-default', to: 'a' },
         { type: 'multicast-default', to: 'b' },
+      ],
+      [],
+    ],
+    [
+      'a default that takes what another drops',
+      [
+        { type: 'multicast-default', to: 'a' },
+        { type: 'all-default', drop: true },
+      ],
+      ['error contradiction #1 #2'],
+    ],
+    [
+      'a default that takes what is left of another',
+      [
+        { type: 'all-default', to: 'a' },
+        { type: 'multicast-default', drop: true },
       ],
       [],
     ],

@@ -197,6 +197,28 @@ describe('a real file', () => {
     expect(table.names).toEqual(['r2']);
   });
 
+  test('what a link leads to is edited in another folder, and the link comes later', async () => {
+    const other = join(folder, 'other');
+    mkdirSync(other);
+    writeFileSync(join(other, 'rules.yaml'), text(2));
+    await steering.watch(file);
+    unlinkSync(file);
+    expect(await eventOf(() => symlinkSync(join(other, 'rules.yaml'), file))).toMatchObject({
+      type: 'loaded',
+    });
+    expect(table.names).toEqual(['r2']);
+    const edit = () => writeFileSync(join(other, 'rules.yaml'), text(3));
+    expect(await eventOf(edit)).toMatchObject({ type: 'loaded' });
+    expect(table.names).toEqual(['r3']);
+  });
+
+  test('a rule without a name that is added beside those of the file', async () => {
+    writeFileSync(file, JSON.stringify([{ match: { dst: '239.1.1.1' }, to: 'c' }]));
+    await steering.watch(file);
+    steering.add({ match: { dst: '239.1.1.2' }, to: 'c' });
+    expect(table.names).toEqual(['#1', '#2']);
+  });
+
   test('it must be good at the start', async () => {
     await expect(steering.watch(join(folder, 'none.yaml'))).rejects.toMatchObject({
       code: 'ERR_STEERING_FILE',
