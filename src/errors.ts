@@ -234,8 +234,9 @@ export const CODES = define({
     retryable: false,
     title: 'A peer sent something that is not valid',
     cause:
-      'A record or a control message of that peer failed its checks; the message says which. Only that peer is concerned.',
-    remedy: 'Run the same version of the library in all members; report it if they are.',
+      'A record or a control message of that peer failed its checks, or its inbox refused ours; the message says which. Only that peer is concerned.',
+    remedy:
+      'Where the message lists causes (IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR), look at those. Else run the same version of the library in all members; report it if they are.',
   },
   ERR_SUBSCRIPTION_LATE: {
     scope: 'operation',
@@ -555,7 +556,8 @@ export const CODES = define({
     scope: 'operation',
     retryable: false,
     title: 'The transport failed',
-    cause: 'A native call failed with the errno that the message names.',
+    cause:
+      'A native call failed with the errno that the message names, or a work request with the completion status that it names. Of IBV_WC_RETRY_EXC_ERR (nobody acknowledged) and IBV_WC_RNR_RETRY_EXC_ERR (there was no receive) it lists likely causes and where to look.',
     remedy: 'Follow the message; report it if it looks like a fault of the library.',
   },
   ERR_SHM_FULL: {

@@ -1,4 +1,5 @@
 import { MillraceError } from '../errors.js';
+import { statusHint, statusText } from './completions.js';
 import type { Peer } from './peer.js';
 import { FAULT_REASONS } from './reasons.js';
 import type { Status } from './status.js';
@@ -21,7 +22,7 @@ export class Faults {
     const who = peer === undefined ? 'an unknown peer' : `${peer.info.name} (${peer.info.incarnation})`;
     const error = new MillraceError(
       'ERR_PEER_INPUT',
-      `The transport found a fault of ${who}: ${FAULT_REASONS[reason] ?? `reason ${reason}`} (completion status ${wcStatus}).`,
+      `The transport found a fault of ${who}: ${FAULT_REASONS[reason] ?? `reason ${reason}`} (${statusText(wcStatus)})${statusHint(wcStatus)}.`,
       { details: { wcStatus, reason } },
     );
     if (peer !== undefined) return this.of(peer, error);

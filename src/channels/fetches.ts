@@ -5,6 +5,7 @@ import { FETCH_END } from '../native/tables.js';
 import type { FetchOptions, RegionOffer } from '../regions/options.js';
 import type { Region } from '../regions/region.js';
 import { aborted } from './calls.js';
+import { deviceFailed, REMOTE_ACCESS } from './completions.js';
 import type { Peer } from './peer.js';
 
 /** What fetches need of their member. */
@@ -74,13 +75,7 @@ export class Fetches {
             reject(
               failed('ERR_REGION_GONE', `its region was closed when ${done} had come`, { done, status }),
             );
-          else
-            reject(
-              failed('ERR_NATIVE', `the device failed (completion status ${status}) when ${done} had come`, {
-                done,
-                status,
-              }),
-            );
+          else reject(failed('ERR_NATIVE', deviceFailed(done, status), { done, status }));
         },
         closed: () => {
           over();
@@ -120,6 +115,3 @@ export class Fetches {
     for (const running of [...this.#running.values()]) running.closed();
   }
 }
-
-/** IBV_WC_REM_ACCESS_ERR: the key, or the range, is not valid there any more. */
-export const REMOTE_ACCESS = 10;

@@ -500,15 +500,40 @@ describe('bad input is a counted, named error on that peer alone (I9)', () => {
     const status = collect(a.status$);
     await world.settle();
     const handle = world.fabric.handleOf(a.incarnation);
-    handle.faults.push({ peer: 0, status: 10, reason: 2 }, { peer: -1, status: 0, reason: 1 });
+    const [retries, rnr] = [12, 13];
+    handle.faults.push(
+      { peer: 0, status: 10, reason: 2 },
+      { peer: -1, status: 0, reason: 1 },
+      { peer: 0, status: retries, reason: 6 },
+      { peer: 0, status: rnr, reason: 6 },
+    );
     world.fabric.schedule(handle.life, () => handle.readable?.());
     await world.settle();
     const faults = status.filter((event) => event.type === 'fault');
-    expect(faults).toHaveLength(2);
+    expect(faults).toHaveLength(4);
     expect(faults[0]).toMatchObject({
       peer: { name: 'b' },
       error: { message: expect.stringContaining('records do not add up') },
     });
+    const said = faults.map(({ error }) => (error as Error).message);
+    expect(said[0]).toMatch(/ \(completion status 10, IBV_WC_REM_ACCESS_ERR\)\.$/);
+    expect(said[1]).toMatch(/ \(completion status 0\)\.$/);
+    // What the network may be the cause of says what, and where to look.
+    expect(said[2]).toMatch(
+      /inbox failed again and again.*status 12, IBV_WC_RETRY_EXC_ERR\)\. Its device acknowledged nothing/,
+    );
+    for (const where of [
+      'millrace ls',
+      'millrace doctor',
+      'MILLRACE_GID_INDEX',
+      'ping',
+      '4791',
+      'hw_counters',
+    ])
+      expect(said[2]).toContain(where);
+    expect(said[3]).toMatch(
+      /status 13, IBV_WC_RNR_RETRY_EXC_ERR\)\. Its device is there.*rnr_nak_retry_err.*\.$/,
+    );
     expect(b.closed).toBe(false);
   });
 });

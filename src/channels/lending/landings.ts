@@ -2,7 +2,8 @@ import { type AnyMillraceError, type ErrorCode, MillraceError } from '../../erro
 import type { Native } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
 import { FETCH_END } from '../../native/tables.js';
-import { type Fetches, REMOTE_ACCESS } from '../fetches.js';
+import { deviceFailed, REMOTE_ACCESS } from '../completions.js';
+import type { Fetches } from '../fetches.js';
 import type { Peer } from '../peer.js';
 import type { MessageAt, Origin } from '../subscription.js';
 import type { StatusEvent } from '../types.js';
@@ -164,15 +165,10 @@ export class Landings {
         else
           this.#over(
             landing,
-            failure(
-              landing,
-              'ERR_NATIVE',
-              `the device failed (completion status ${status}) when ${done} had come`,
-              {
-                done,
-                status,
-              },
-            ),
+            failure(landing, 'ERR_NATIVE', deviceFailed(done, status), {
+              done,
+              status,
+            }),
           );
         this.start();
       },
