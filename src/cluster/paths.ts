@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { MillraceTypeError } from '../errors.js';
 
-export { baseFolder, DEFAULT_BASE } from '../native/base-folder.js';
+export { baseFolder } from '../native/base-folder.js';
 
 /**
  * Where a domain lives on a host:

@@ -1,7 +1,7 @@
 import { resolve } from 'node:path';
 
 /** Where shared memory is unless MILLRACE_SHM_DIR says otherwise. */
-export const DEFAULT_BASE = '/dev/shm';
+const DEFAULT_BASE = '/dev/shm';
 
 /** The base folder: MILLRACE_SHM_DIR, made absolute, or /dev/shm. */
 export function baseFolder(env: NodeJS.ProcessEnv = process.env): string {
