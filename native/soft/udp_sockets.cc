@@ -125,6 +125,7 @@ base::Status UdpSockets::open(const FlowRule& rule, Socket* out) const {
   };
   out->family = place.family;
   out->port = place.port;
+  out->group = is_group(place);
   out->fd = base::Fd(socket(place.family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int fd = out->fd.get();
   if (fd < 0) return failed("socket");
@@ -143,7 +144,7 @@ base::Status UdpSockets::open(const FlowRule& rule, Socket* out) const {
     (void)setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
   } else {
     // Each has its own copy of what is sent to a group; of a host's port there is one owner.
-    if (is_group(place)) set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (out->group) set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     (void)widen(fd);
     set(fd, IPPROTO_IP, IP_PKTINFO, 1);
     if (place.family == AF_INET6) set(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
@@ -155,13 +156,35 @@ base::Status UdpSockets::open(const FlowRule& rule, Socket* out) const {
   }
   sockaddr_storage address;
   const socklen_t size = address_of(place, &address);
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0) return failed("bind");
+  if (!bind(*out, address, size)) return failed("bind");
   return base::Status::success();
+}
+
+bool UdpSockets::bind(const Socket& socket, const sockaddr_storage& address, socklen_t size) const {
+  const auto* const place = reinterpret_cast<const sockaddr*>(&address);
+  if (::bind(socket.fd.get(), place, size) == 0) return true;
+  if (errno != EADDRINUSE || use_ != Use::kRead) return false;
+  // Both sides must say so, at this moment only: nobody else is let in.
+  const auto share = [&](bool on) {
+    bool any = false;
+    for (const auto& [key, own] : sockets_) {
+      if (own.port != socket.port || &own == &socket) continue;
+      set(own.fd.get(), SOL_SOCKET, SO_REUSEADDR, on || own.group);
+      any = true;
+    }
+    set(socket.fd.get(), SOL_SOCKET, SO_REUSEADDR, on || socket.group);
+    return any;
+  };
+  const int result = share(true) ? ::bind(socket.fd.get(), place, size) : -1;
+  const int error = errno;
+  share(false);
+  errno = error;
+  return result == 0;
 }
 
 base::Status UdpSockets::add(const FlowRule& rule) {
   const std::optional<Place> place = place_of(rule);
-  if (use_ == Use::kRead && (!place || !servable(rule.match))) {
+  if (use_ == Use::kRead && (!place || place->port == 0 || !servable(rule.match))) {
     return base::Status::error(
         EPERM, kWhat,
         "this process has no CAP_NET_RAW, and UDP sockets, which are used in its place, can't "

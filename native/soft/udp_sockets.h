@@ -34,7 +34,8 @@ class UdpSockets {
 
   /**
    * Read: EPERM with the reason for a rule that sockets can't serve; EADDRINUSE when somebody else
-   * has the port. Held: always succeeds.
+   * has the port: of our own a general and a special place of one port stand beside each other, and
+   * the kernel gives a datagram to the most special one. Held: always succeeds.
    */
   base::Status add(const FlowRule& rule);
   void remove(const FlowRule& rule);
@@ -56,11 +57,13 @@ class UdpSockets {
     uint32_t count = 0;
     base::Fd fd;
     int family = AF_INET;
-    uint16_t port = 0;  ///< network order
+    uint16_t port = 0;   ///< network order
+    bool group = false;  ///< others may have it as well
   };
 
   explicit UdpSockets(Use use) : use_(use) {}
   base::Status open(const FlowRule& rule, Socket* out) const;
+  bool bind(const Socket& socket, const sockaddr_storage& address, socklen_t size) const;
 
   const Use use_;
   uint32_t limit_ = 0;

@@ -27,7 +27,8 @@ const REMEDIES: Readonly<Record<string, { field?: string; cause: string; remedy:
     field: 'match.port',
     cause: 'somebody else has the UDP port',
     remedy:
-      'Without CAP_NET_RAW a port of this host has one owner: end the other program, or grant the capability.',
+      'Without CAP_NET_RAW a port of this host has one owner: end the other program, or grant the capability. Rules for one ' +
+      'port must all name the same interface, or none.',
   },
   EADDRNOTAVAIL: {
     field: 'match.dst',

@@ -322,6 +322,25 @@ describe.skipIf(!canMakeNetworks)('flows from a network interface', () => {
     const socketLimit = largest < 4 << 20 ? 2 * largest : 0;
     expect(ports.eth0).toMatchObject({ unprivileged: true, socketLimit });
     expect(warnings).toEqual(['MILLRACE_NO_CAP_NET_RAW']);
+    // Of one port, a host's address, a group and all of them, in whatever order.
+    const any: RuleInput = {
+      name: 'any',
+      match: { protocol: 'udp', port: 5004, interface: 'eth0' },
+      to: 'any',
+    };
+    const one = [udp('one', '10.9.0.1', 5004), udp('many', '239.1.1.7', 5004)];
+    for (const [times, list] of [[1, [any, ...one]] as const, [2, [...one, any]] as const]) {
+      await receiver.ask('rules', []);
+      await receiver.ask(
+        'rules',
+        list.map((rule) => ({ ...rule, priority: rule === any ? 1 : 0 })),
+      );
+      for (const to of ['10.9.0.1', '239.1.1.7', 'fd09::1'])
+        await from.ask('send', { to, port: 5004, count: 10 });
+      const shared = await until(receiver, (report) => report.any!.count >= 10 * times);
+      expect([shared.one!.count, shared.many!.count]).toEqual([10 * times, 10 * times]);
+    }
+    await expect(receiver.ask('rules', [udp('none', '10.9.0.1', 0)])).rejects.toThrow(/\(EPERM\)/);
     await expect(receiver.ask('rules', [udp('tag', '10.9.0.1', 5001, 'x', { vlan: 7 })])).rejects.toThrow(
       /UDP sockets.*can't serve.*\(EPERM\).*setcap cap_net_raw/s,
     );
