@@ -470,7 +470,7 @@ export const CODES = define({
     retryable: false,
     title: 'The device refused a steering rule',
     cause:
-      'ibv_create_flow failed with the errno that the message names: EPERM (the process lacks CAP_NET_RAW), ENOMEM (the flow table is full), ENXIO (steering is off), EINVAL or EOPNOTSUPP (a rule that this device can not match). No rule of that call is in force; those from before are.',
+      'ibv_create_flow failed with the errno that the message names: EPERM (the process lacks CAP_NET_RAW), ENOMEM (the flow table is full), ENXIO (steering is off), ENODEV (no such network interface), EINVAL or EOPNOTSUPP (a rule that this device can not match), or what a UDP socket says where those stand in (EADDRINUSE, EADDRNOTAVAIL, EACCES). No rule of that call is in force; those from before are.',
     remedy: 'Follow the message, which says what to do for that errno.',
   },
 

@@ -179,6 +179,7 @@ Napi::Value port_counters(const Napi::CallbackInfo& info) {
   set("failed", counters.failed + open->steering->failed());
   set("malformed", open->malformed);
   set("socketLimit", counters.socket_limit);
+  result.Set("stale", counters.stale);
   result.Set("unprivileged", counters.unprivileged);
   return result;
 }

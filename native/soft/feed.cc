@@ -69,6 +69,7 @@ Feed::~Feed() {
 
 base::Status Feed::find_interface(const std::string& interface) {
   if (interface != "*") {
+    name_ = interface;
     interface_ = if_nametoindex(interface.c_str());
     if (interface_ == 0) {
       return base::Status::error(
@@ -350,6 +351,8 @@ void Feed::arrive(uint8_t* frame, uint32_t bytes, const RingFrame& about) {
 
 FeedCounters Feed::counters() {
   std::lock_guard guard(pumping_);
+  const uint32_t now = interface_ != 0 ? if_nametoindex(name_.c_str()) : 0;
+  counts_.stale = now != 0 && now != interface_;
   counts_.unprivileged = unprivileged();
   counts_.socket_limit = sockets_->limit();
   counts_.programs = programs_.load(std::memory_order_relaxed);

@@ -93,6 +93,7 @@ class Feed {
 
   Context& context_;
   uint32_t net_ = 0;        ///< inode of the network namespace
+  std::string name_;        ///< of the interface
   uint32_t interface_ = 0;  ///< 0: any
   base::Fd socket_;
   base::Mapping ring_;

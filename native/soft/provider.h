@@ -38,6 +38,7 @@ struct FeedCounters {
   uint64_t cut_off = 0;       ///< shorter than they were, for lack of the socket's memory
   uint64_t failed = 0;        ///< not delivered, for a shortage of this process
   uint64_t programs = 0;      ///< filters that the kernel was given
+  bool stale = false;         ///< the interface has gone, and another one has its name
   bool unprivileged = false;  ///< UDP sockets stand in for the packet socket
   uint32_t socket_limit = 0;  ///< then: bytes that wait at each, where that is less than we want
 };

@@ -34,6 +34,8 @@ export interface NativePortCounters {
   failed: number;
   /** UDP whose checksum is wrong, or that says it is longer than its frame. */
   malformed: number;
+  /** The network interface has gone and there is another of its name: nothing comes any more. */
+  stale: boolean;
   /** Without CAP_NET_RAW: UDP sockets stand in, for the flows that those can serve. */
   unprivileged: boolean;
   /** Of those sockets: how many bytes can wait at each, where the kernel allows less than 8 MiB; else 0. */

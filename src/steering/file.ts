@@ -32,6 +32,8 @@ function read(text: string): RuleSet {
   });
   const [error] = document.errors;
   if (error !== undefined) {
+    if (error.code === 'MULTIPLE_DOCS')
+      return broken('the file has several documents', error.pos[0], 'Put all rules into the first.');
     return broken(error.message.replace(/\.?\s*$/, ''), error.pos[0], 'Correct the YAML or JSON.');
   }
   const { contents } = document;

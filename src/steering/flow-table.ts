@@ -21,4 +21,11 @@ export interface FlowTable {
   /** Ends a flow. Never throws: one that is gone already is gone. */
   destroy(flow: number): void;
   read(flow: number): FlowCounters;
+  /**
+   * Looks whether network interfaces were replaced by others of their names: nothing comes for the flows of those any more,
+   * and what is created from now on is for the new ones. @returns whether there are such flows
+   */
+  look(): boolean;
+  /** Whether look() has found that of a flow. */
+  dead(flow: number): boolean;
 }

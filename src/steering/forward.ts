@@ -42,6 +42,14 @@ export class Forwarding implements FlowTable {
     return this.#ports.read(flow);
   }
 
+  look(): boolean {
+    return this.#ports.look();
+  }
+
+  dead(flow: number): boolean {
+    return this.#ports.dead(flow);
+  }
+
   #link(target: Required<Target>): Link {
     const known = this.#links.find((link) => link.target === target);
     if (known !== undefined) return known;

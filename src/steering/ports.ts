@@ -34,7 +34,7 @@ export class Ports implements FlowTable {
   }
 
   create(rule: Rule, attr: Uint8Array): number {
-    const name = rule.match.interface ?? '';
+    const name = nameOf(rule);
     let port = this.#ports.get(name);
     if (port === undefined) {
       port = new Port(this.#native, this.#device, name);
@@ -56,12 +56,22 @@ export class Ports implements FlowTable {
     if (known === undefined) return;
     this.#flows.delete(handle);
     known.port.destroy(known.flow);
-    this.#forget(known.flow.rule.match.interface ?? '', known.port);
+    this.#forget(nameOf(known.flow.rule), known.port);
   }
 
   read(handle: number): FlowCounters {
     const known = this.#flows.get(handle);
     return known === undefined ? { packets: 0, bytes: 0, drops: 0 } : known.port.read(known.flow);
+  }
+
+  look(): boolean {
+    for (const [name, port] of this.#ports) if (port.counters().stale) this.#ports.delete(name);
+    return [...this.#flows.keys()].some((flow) => this.dead(flow));
+  }
+
+  dead(flow: number): boolean {
+    const known = this.#flows.get(flow);
+    return known !== undefined && this.#ports.get(nameOf(known.flow.rule)) !== known.port;
   }
 
   /** What each open port has seen, by network interface; `''` is all of them. */
@@ -71,7 +81,7 @@ export class Ports implements FlowTable {
 
   /** Ends all rules, and the streams. */
   close(): void {
-    for (const port of this.#ports.values()) port.close();
+    for (const { port } of this.#flows.values()) port.close();
     this.#ports.clear();
     this.#flows.clear();
     for (const stream of this.#streams.values()) stream.end();
@@ -80,7 +90,7 @@ export class Ports implements FlowTable {
   #forget(name: string, port: Port): void {
     if (port.flows > 0) return;
     port.close();
-    this.#ports.delete(name);
+    if (this.#ports.get(name) === port) this.#ports.delete(name);
   }
 
   /** The event loop is held while somebody listens and there are rules. */
@@ -89,3 +99,6 @@ export class Ports implements FlowTable {
     for (const port of this.#ports.values()) port.hold(on);
   }
 }
+
+/** What its port is known by; `''` is all interfaces. */
+const nameOf = ({ match }: Rule): string => match.interface ?? '';

@@ -18,6 +18,8 @@ import { FileWatch } from './watch.js';
 
 /** How often stats$ tells, in ms. */
 const STATS_MS = 1000;
+/** How often it looks whether an interface was replaced, in ms. */
+const LOOK_MS = 1000;
 
 /** What a rule did. */
 export interface RuleStats extends FlowCounters {
@@ -63,6 +65,7 @@ export class Steering {
   #watch: FileWatch | undefined;
   #closed = false;
   #unnamed = 0;
+  #look: NodeJS.Timeout | undefined;
 
   /** @internal A member makes its own. */
   constructor(table: FlowTable) {
@@ -205,6 +208,7 @@ export class Steering {
     if (this.#closed) return;
     this.#closed = true;
     this.#watch?.close();
+    clearInterval(this.#look);
     for (const { handle } of this.#flows) this.#table.destroy(handle);
     this.#flows = [];
     this.#end.complete();
@@ -218,7 +222,11 @@ export class Steering {
     }
     if (errorsOf(problems).length > 0) throw rulesError(call, problems);
     const next = rules.map((rule) => ({ rule, attr: compile(rule) }));
-    const kept = keepFlows(this.#flows, next);
+    this.#table.look();
+    const kept = keepFlows(
+      this.#flows.filter(({ handle }) => !this.#table.dead(handle)),
+      next,
+    );
     const made: Flow[] = [];
     const flows: Flow[] = [];
     for (const { rule, attr } of next) {
@@ -239,5 +247,17 @@ export class Steering {
     for (const { handle } of this.#flows) if (!staying.has(handle)) this.#table.destroy(handle);
     this.#flows = flows;
     this.#warnings = problems;
+    if (this.#look === undefined && rules.some(({ match }) => match.interface !== undefined))
+      this.#look = setInterval(() => this.#heal(), LOOK_MS).unref();
+  }
+
+  /** Rules of an interface that was deleted, and is there again, are made anew. */
+  #heal(): void {
+    if (!this.#table.look()) return;
+    try {
+      this.#apply('steering', this.rules, this.#warnings);
+    } catch {
+      // It is not ready, or has gone again: at the next look.
+    }
   }
 }

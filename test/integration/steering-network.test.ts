@@ -275,6 +275,23 @@ describe.skipIf(!canMakeNetworks)('flows from a network interface', () => {
     await seen('3 239.1.1.1');
   });
 
+  test('an interface that is deleted, and is there again', async () => {
+    network = new Network(2);
+    const [receiver, from] = [await member(network, 1), await sender(network, 2)];
+    await receiver.ask('rules', [udp('host', '10.9.0.1', 5001), udp('group', '239.1.1.7', 5002)]);
+    network.run(network.host(1), 'ip', 'link', 'delete', 'eth0');
+    expect((await receiver.ask<Stats>('stats')).rules.map(({ packets }) => packets)).toEqual([0, 0]);
+    network.connect(1);
+    for (let arrived = 0; arrived < 2; ) {
+      await from.ask('send', { to: '10.9.0.1', port: 5001, count: 1 });
+      await from.ask('send', { to: '239.1.1.7', port: 5002, count: 1, from: '10.9.0.2' });
+      const { host, group } = await receiver.ask<Report>('report');
+      arrived = Math.min(host!.count, 1) + Math.min(group!.count, 1);
+    }
+    const groups = network.run(network.host(1), 'ip', 'maddress', 'show', 'dev', 'eth0');
+    expect(groups).toContain('239.1.1.7');
+  });
+
   test('10,000 rules', async () => {
     network = new Network(2);
     const [receiver, from] = [await member(network, 1), await sender(network, 2)];

@@ -34,6 +34,15 @@ export class FakeFlowTable implements FlowTable {
     return { packets, bytes, drops };
   }
 
+  /** Handles of flows whose interface was replaced. */
+  readonly stale = new Set<number>();
+  look(): boolean {
+    return [...this.flows.keys()].some((flow) => this.dead(flow));
+  }
+  dead(flow: number): boolean {
+    return this.stale.has(flow);
+  }
+
   /** Names of the rules, the oldest first. */
   get names(): string[] {
     return [...this.flows.values()].map(({ rule }) => rule.name);

@@ -41,16 +41,22 @@ export class Network {
     this.run(bridge, 'ip', 'link', 'add', 'br0', 'type', 'bridge', 'mcast_snooping', '0');
     this.run(bridge, 'ip', 'link', 'set', 'br0', 'up');
     for (let k = 1; k <= hosts; k++) {
-      const host = this.#add(`h${k}`);
-      const link = ['ip', 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', `p${k}`, 'netns', bridge];
-      this.run(host, ...(link as [string, ...string[]]));
-      this.run(bridge, 'ip', 'link', 'set', `p${k}`, 'master', 'br0', 'up');
-      for (const one of ['lo', 'eth0']) this.run(host, 'ip', 'link', 'set', one, 'up');
-      this.run(host, 'ip', 'address', 'add', `10.9.0.${k}/24`, 'dev', 'eth0');
-      // Without waiting for somebody who has the address already.
-      this.run(host, 'ip', 'address', 'add', `fd09::${k}/64`, 'dev', 'eth0', 'nodad');
-      this.run(host, 'ip', 'route', 'add', '224.0.0.0/4', 'dev', 'eth0');
+      this.run(this.#add(`h${k}`), 'ip', 'link', 'set', 'lo', 'up');
+      this.connect(k);
     }
+  }
+
+  /** Joins host k to the switch: at the start, and again after its `eth0` was deleted. */
+  connect(k: number): void {
+    const [host, bridge] = [this.host(k), this.host(0)];
+    const link = ['ip', 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', `p${k}`, 'netns', bridge];
+    this.run(host, ...(link as [string, ...string[]]));
+    this.run(bridge, 'ip', 'link', 'set', `p${k}`, 'master', 'br0', 'up');
+    this.run(host, 'ip', 'link', 'set', 'eth0', 'up');
+    this.run(host, 'ip', 'address', 'add', `10.9.0.${k}/24`, 'dev', 'eth0');
+    // Without waiting for somebody who has the address already.
+    this.run(host, 'ip', 'address', 'add', `fd09::${k}/64`, 'dev', 'eth0', 'nodad');
+    this.run(host, 'ip', 'route', 'add', '224.0.0.0/4', 'dev', 'eth0');
   }
 
   /** Name of host k's namespace; 0 is the switch. */

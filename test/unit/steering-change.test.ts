@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { afterEach, describe, expect, test, vi } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { steer } from '../../src/steering/match.js';
 import { decodePacket } from '../../src/steering/packet.js';
 import type { RuleInput } from '../../src/steering/rule.js';
@@ -228,6 +228,48 @@ describe('a set in the place of another', () => {
     table.log.length = 0;
     steering.replace(many.map((rule, i) => (i === 5000 ? { ...rule, tag: 1 } : rule)));
     expect(table.log).toEqual(['+#5001', '-#5001']);
+  });
+});
+
+describe('an interface that is replaced by another of its name', () => {
+  const [a, b] = [
+    { name: 'a', match: { dst: '239.1.1.1', interface: 'eth0' }, to: 'a' },
+    { name: 'b', match: { dst: '239.1.1.2', interface: 'eth1' }, to: 'b' },
+  ];
+  beforeEach(() => {
+    vi.useFakeTimers();
+  });
+  afterEach(() => {
+    vi.useRealTimers();
+  });
+
+  test('its rules are made anew, when that is possible', () => {
+    const { steering, table } = made();
+    steering.add([a, b]);
+    table.log.length = 0;
+    vi.advanceTimersByTime(3000);
+    expect(table.log).toEqual([]);
+    table.stale.add(1);
+    table.failure = { after: 0, code: 'ENODEV' };
+    vi.advanceTimersByTime(1000);
+    expect(table.log).toEqual([]);
+    expect(steering.rules.map(({ name }) => name)).toEqual(['a', 'b']);
+    vi.advanceTimersByTime(1000);
+    expect(table.log).toEqual(['+a', '-a']);
+    vi.advanceTimersByTime(3000);
+    expect(table.log).toHaveLength(2);
+    steering.close();
+    expect(vi.getTimerCount()).toBe(0);
+  });
+
+  test('so they are when the same set is put in the place of itself', () => {
+    const { steering, table } = made();
+    steering.add([a, b]);
+    table.log.length = 0;
+    table.stale.add(2);
+    steering.replace([a, b]);
+    expect(table.log).toEqual(['+b', '-b']);
+    steering.close();
   });
 });
 

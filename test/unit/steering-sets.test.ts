@@ -295,6 +295,7 @@ rules:
     ['a key twice', 'rules:\n  - to: a\n    to: b\n', '3:5', /unique/],
     ['no list', 'rule: 5\n', '1:1', /no list of rules/],
     ['nothing', '', '1:1', /no list of rules/],
+    ['two documents', '- {to: a}\n---\n- {to: b}\n', '2:1', /several documents/],
     ['another field', 'rules: []\nversion: 2\n', '2:1', /"version" beside rules/],
     ['aliases without end', `a: &a [1,1,1,1,1,1,1,1,1]\n`, '1:1', /no list/],
     [
