@@ -64,6 +64,29 @@ export class RecordQueue {
     return size;
   }
 
+  /** Forgets the newest record and returns its sequence. The queue must not be empty. */
+  pop(): number {
+    const last = this.#chunks.length - 1;
+    const chunk = this.#chunks[last]!;
+    let at = last === 0 ? this.#at : 0;
+    for (;;) {
+      const size = sizeAt(chunk.u32, at >>> 2);
+      if (at + size >= chunk.end) break;
+      at += size;
+    }
+    const sequence = sequenceAt(chunk.u32, at >>> 2);
+    const size = chunk.end - at;
+    if (this.count === 1) {
+      this.#advance(size, 1);
+      return sequence;
+    }
+    chunk.end = at;
+    if (at === 0) this.#chunks.pop();
+    this.bytes -= size;
+    this.count--;
+    return sequence;
+  }
+
   /**
    * Moves neighbouring records to `target[at..]`: at most `limit` bytes, at least one record if it fits, stopping before
    * one whose sequence does not follow on. `taken` has the number of records and the last sequence.

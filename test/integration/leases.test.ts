@@ -624,6 +624,52 @@ describe('bounds', () => {
     expect(kept.map((bytes) => [bytes.length, bytes[0]])).toEqual(kept.map((_, i) => [MIB, i]));
   });
 
+  test.for(['drop-newest', 'drop-oldest'] as const)(
+    'what waits for a subscriber under %s is no reason for a pool to be full',
+    async (overflow) => {
+      const pub = await domain.member('pub', { poolBytes: 8 * MIB, heldBytes: 2 * MIB });
+      const out = pub.channel('x', { codec: 'bytes', maxQueueBytes: 64 * MIB });
+      const leaker = (await domain.member('leaker')).channel('x', { codec: 'bytes', overflow });
+      const good = (await domain.member('good')).channel('x', { codec: 'bytes' });
+      const leaked: Lease[] = [];
+      const seen: number[] = [];
+      const heard: number[] = [];
+      leaker.messages$.subscribe((event) => {
+        if (event.type === 'gap') heard.push(event.from, -event.to);
+      });
+      leaker.leases().subscribe((lease) => leaked.push(lease));
+      good.leases().subscribe((lease) => lease.use((bytes) => seen.push(bytes[0]!)));
+      await out.ready({ subscribers: 2 });
+      for (let i = 1; i <= 20; i++) {
+        await out.whenWritable();
+        const loan = out.loan(MIB);
+        loan.bytes.fill(i);
+        out.next(loan);
+        await until(() => seen.length === i);
+      }
+      expect(leaked.map(({ sequence }) => sequence)).toEqual([1, 2]);
+      // What it gets when it releases are those of its queue, and a gap stands for the others.
+      while (leaked.at(-1)?.sequence !== 20) {
+        for (const lease of leaked) lease.release();
+        await new Promise((done) => setImmediate(done));
+      }
+      const [sequences, gap] =
+        overflow === 'drop-newest'
+          ? [
+              [3, 4, 5, 6, 7, 20],
+              [8, -19],
+            ]
+          : [
+              [15, 16, 17, 18, 19, 20],
+              [3, -14],
+            ];
+      expect(leaked.slice(2).map(({ sequence }) => sequence)).toEqual(sequences);
+      expect(heard).toEqual(gap);
+      for (const lease of leaked) lease.release();
+      await until(() => free(pub));
+    },
+  );
+
   test('a subscriber that releases nothing takes no more than its share', async () => {
     const pub = await domain.member('pub', { poolBytes: 8 * MIB, heldBytes: 2 * MIB });
     const out = pub.channel('x', { codec: 'bytes' });

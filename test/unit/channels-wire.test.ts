@@ -201,6 +201,44 @@ describe('RecordQueue', () => {
     expect([queue.bytes, queue.count, queue.headSize(), queue.take(target, 0, 1000)]).toEqual([0, 0, 0, 0]);
   });
 
+  test('the newest may go, too: across chunks, after some were taken, and down to none', () => {
+    const queue = new RecordQueue();
+    const left: number[] = [];
+    const push = (sequence: number, payload: number) => {
+      const { source, size } = record(sequence, payload);
+      queue.push(source, 0, size);
+      left.push(sequence);
+    };
+    const content = () => {
+      const seen: number[] = [];
+      let bytes = 0;
+      queue.forEach((_source, _start, size, sequence) => {
+        seen.push(sequence);
+        bytes += size;
+      });
+      expect([queue.count, queue.bytes]).toEqual([seen.length, bytes]);
+      return seen;
+    };
+    [8, 100, 40_000, 40_000, 70_000, 8].forEach((payload, i) => {
+      push(i, payload);
+    });
+    queue.shift();
+    left.shift();
+    while (left.length > 2) {
+      expect(queue.pop()).toBe(left.pop());
+      expect(content()).toEqual(left);
+    }
+    push(9, 60_000);
+    push(10, 8);
+    expect(content()).toEqual(left);
+    while (left.length > 0) {
+      expect(queue.pop()).toBe(left.pop());
+      expect(content()).toEqual(left);
+    }
+    push(11, 8);
+    expect([queue.headSequence(), queue.pop(), queue.count]).toEqual([11, 11, 0]);
+  });
+
   test('takes nothing when the first does not fit', () => {
     const queue = new RecordQueue();
     const { source, size } = record(1, 1000);

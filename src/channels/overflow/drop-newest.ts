@@ -7,4 +7,10 @@ export class DropNewest extends Fifo {
     if (this.accepts(length)) this.queue.push(source, start, length);
     else this.dropped(sequence);
   }
+
+  override forgo(): boolean {
+    if (this.queue.count === 0) return false;
+    this.dropped(this.queue.pop());
+    return true;
+  }
 }

@@ -29,6 +29,9 @@ export abstract class Fifo implements Backlog {
   shed(): boolean {
     return false;
   }
+  forgo(): boolean {
+    return this.shed();
+  }
   /** What shed() does where the oldest may go. */
   protected dropOldest(): boolean {
     if (this.queue.count === 0) return false;

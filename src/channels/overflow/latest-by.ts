@@ -49,6 +49,10 @@ export class LatestBy implements Backlog {
     return true;
   }
 
+  forgo(): boolean {
+    return this.shed();
+  }
+
   headSize(): number {
     return this.#entries.size === 0 ? 0 : this.#head()[1].bytes.length;
   }

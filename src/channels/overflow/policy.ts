@@ -32,6 +32,8 @@ export interface Backlog {
   push(source: RecordSource, start: number, length: number, sequence: number, key: unknown): void;
   /** Drops the oldest record, if the policy is one that drops such. @returns whether it did */
   shed(): boolean;
+  /** The publisher is short of blocks: drops the record that goes first, if the policy drops any. @returns whether it did */
+  forgo(): boolean;
   /** Size and sequence of the head; 0 when empty. */
   headSize(): number;
   headSequence(): number;

@@ -6,4 +6,8 @@ import { DropNewest } from './drop-newest.js';
  */
 export class Wait extends DropNewest {
   override readonly waits = true;
+
+  override forgo(): boolean {
+    return false;
+  }
 }

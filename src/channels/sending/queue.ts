@@ -135,7 +135,7 @@ export class Queue implements Pending {
   /** The pool has no block left: drops a large message, if the policy drops. @returns whether it did */
   shedBlock(): boolean {
     const before = this.#blocks.size;
-    while (this.#blocks.size > 0 && this.#blocks.size === before) if (!this.#records.shed()) return false;
+    while (this.#blocks.size > 0 && this.#blocks.size === before) if (!this.#records.forgo()) return false;
     return this.#blocks.size < before;
   }
 
