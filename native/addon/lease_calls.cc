@@ -6,6 +6,7 @@
 #include "addon/calls.h"
 #include "addon/errors.h"
 #include "addon/hot_arguments.h"
+#include "addon/lent_buffers.h"
 
 /** Blocks of other members: see the second part of src/native/lending-calls.ts. */
 namespace millrace::addon {
@@ -162,7 +163,7 @@ Napi::Value on_collected(const Napi::CallbackInfo& info) {
 
 Napi::Value detach_buffer(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "detachBuffer");
-  if (info[0].IsArrayBuffer()) (void)napi_detach_arraybuffer(info.Env(), info[0]);
+  if (info[0].IsArrayBuffer()) (void)LentBuffers::detach(info.Env(), info[0]);
   return info.Env().Undefined();
 }
 

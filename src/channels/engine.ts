@@ -307,6 +307,7 @@ export class Engine
       for (const { waiter } of peer.awaiting.splice(0)) waiter.lost('closed', true);
     }
     this.publishers.close();
+    this.pool.close();
     // Before the goodbye: publishers take our holds for given back when they hear it.
     this.holdings.close();
     this.fetches.close();

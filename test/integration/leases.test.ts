@@ -523,6 +523,29 @@ describe('what goes wrong', () => {
     expect(kept[0]![0]).toBe(9);
   });
 
+  test('loans and leases may end after their member has left', async () => {
+    const { sub, pub, out, back } = await pair();
+    const leases: Lease[] = [];
+    for (let i = 0; i < 2; i++) back.leases().subscribe((lease) => leases.push(lease));
+    await out.ready();
+    const [one, two, three] = [out.loan(50_000), out.loan(50_000), out.loan(50_000)];
+    await send(out, 100_000, 7);
+    await until(() => leases.length === 2);
+    for (const member of [sub, pub]) await member.leave();
+    const view = leases[0]!.bytes;
+    expect(leases[0]!.use((bytes) => bytes[99_999])).toBe(7);
+    expect([view.length, leases[1]!.bytes.length]).toEqual([100_000, 100_000]); // the other one's, too
+    await leases[1]!.retain().use(async () => {});
+    leases[1]!.release();
+    expect([view.length, view.buffer.byteLength]).toEqual([0, 0]);
+    one.bytes.fill(1);
+    one.discard();
+    out.next(two);
+    await expect(out.publish(three)).rejects.toMatchObject({ code: 'ERR_MEMBER_CLOSED' });
+    three[Symbol.dispose]();
+    expect([one, two, three].map(({ bytes }) => bytes.buffer.byteLength)).toEqual([0, 0, 0]);
+  });
+
   test('a publisher that leaves leaves its pages to who holds them, and then they go', async () => {
     const { sub, pub, out, back } = await pair();
     const leases: Lease[] = [];

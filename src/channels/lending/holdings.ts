@@ -37,6 +37,7 @@ export class Holdings {
   readonly #held = new Map<number, Held>();
   readonly #dev = process.env.MILLRACE_DEV === '1';
   #watching = false;
+  #closed = false;
 
   constructor(
     private readonly native: Native,
@@ -142,6 +143,8 @@ export class Holdings {
   release(held: Held, buffer: ArrayBuffer): void {
     held.leases--;
     if (held.leases > 0) return;
+    // Everything was given back, and the memory is this process's own.
+    if (this.#closed) return this.native.detachBuffer(buffer);
     // Nobody else is to have the message that is being handed out: one call in place of two.
     const whole = held.taken && !held.several && held.owned === null;
     if (whole) held.taken = false;
@@ -206,6 +209,7 @@ export class Holdings {
 
   /** The member leaves: everything is given back, and what is in use keeps its content. */
   close(): void {
+    this.#closed = true;
     this.native.closeLeases(this.handle);
     this.#held.clear();
   }

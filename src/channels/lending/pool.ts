@@ -34,6 +34,7 @@ export class Pool {
   used = false;
   /** Some peer is elsewhere: blocks are registered for its reading, or not lent. */
   remote = false;
+  #closed = false;
   #wants = false;
   #returned = 0;
 
@@ -65,13 +66,17 @@ export class Pool {
 
   /** Nothing is written any more: all views are empty. @returns false if its memory was moved elsewhere before */
   seal(block: Block, buffer: ArrayBuffer): boolean {
+    if (this.#closed) {
+      this.native.detachBuffer(buffer);
+      return true;
+    }
     return this.native.endLoan(this.handle, block.id, buffer);
   }
 
   /** One reference less; the block is lent anew when the last is gone and no receiver holds it. */
   unref(block: Block): void {
     block.refs--;
-    if (block.refs === 0) this.native.retireBlock(this.handle, block.id);
+    if (block.refs === 0 && !this.#closed) this.native.retireBlock(this.handle, block.id);
   }
 
   /** Whether that peer may hold so many bytes more. */
@@ -115,6 +120,11 @@ export class Pool {
     const some = returned !== this.#returned;
     this.#returned = returned;
     return some;
+  }
+
+  /** The member leaves: the native side gives up all blocks. Loans may end later. */
+  close(): void {
+    this.#closed = true;
   }
 
   /** That peer is gone (`dead`), or nothing more is sent to it. */
