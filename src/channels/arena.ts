@@ -11,6 +11,7 @@ export class Arena {
   readonly bytes: Uint8Array;
   readonly u32: Uint32Array;
   readonly f64: Float64Array;
+  readonly view: DataView;
   readonly size: number;
   readonly #counters: Float64Array;
   /** Cumulative position of the next record. */
@@ -28,6 +29,7 @@ export class Arena {
     this.bytes = new Uint8Array(buffer);
     this.u32 = new Uint32Array(buffer);
     this.f64 = new Float64Array(buffer);
+    this.view = new DataView(buffer);
     this.size = buffer.byteLength;
     this.#counters = counters;
   }

@@ -9,6 +9,7 @@ export class Batch implements RecordSource {
   readonly bytes: Uint8Array;
   readonly u32: Uint32Array;
   readonly f64: Float64Array;
+  readonly view: DataView;
   readonly buffer: ArrayBuffer;
 
   constructor(size: number) {
@@ -18,6 +19,7 @@ export class Batch implements RecordSource {
     this.bytes = new Uint8Array(this.buffer);
     this.u32 = new Uint32Array(this.buffer);
     this.f64 = new Float64Array(this.buffer);
+    this.view = new DataView(this.buffer);
   }
 }
 

@@ -15,6 +15,7 @@ import type { Delivery } from './wire.js';
 /** Where a message lies. One object per member, overwritten for each message: read it at once, never keep it. */
 export interface MessageAt {
   bytes: Uint8Array;
+  view: DataView;
   sequence: number;
   time: number;
   headersStart: number;

@@ -24,7 +24,8 @@ let loaded: Native | undefined;
  * @throws MillraceError `ERR_NATIVE_LOAD` (with `details.reason`, see {@link NativeLoadReason}) or `ERR_NATIVE_ABI`
  */
 export function loadNative(): Native {
-  loaded ??= checkAbi(requireAddon(here));
+  // The addon's own object has so many properties that V8 keeps them in a hash table, which each call would look into.
+  loaded ??= { ...checkAbi(requireAddon(here)) };
   return loaded;
 }
 

@@ -12,7 +12,7 @@ import type { Copies } from './copies.js';
 import { putBack } from './fields.js';
 import { Held as OfOrigin } from './held.js';
 import { Lease, type LeaseEnd } from './lease.js';
-import { type Body, LARGE_BYTES, readLarge, readOffer } from './pool.js';
+import { type Body, LARGE_BYTES, type Place, readLarge, readOffer } from './pool.js';
 import { untransferable } from './untransferable.js';
 
 type Held = OfOrigin<Origin>;
@@ -52,7 +52,7 @@ export class Holdings {
    * @throws MillraceError when it is not valid or cannot be mapped; nothing is held then
    */
   take(origin: Origin, at: MessageAt): Held | null {
-    const body = readLarge(at.bytes, at.headersEnd, at.payloadEnd);
+    const body = readLarge(at);
     if (body === null) {
       this.revoke(origin.peer, at);
       throw notValid(origin);
@@ -69,7 +69,7 @@ export class Holdings {
   /** What a descriptor from elsewhere offers; zeros where it is too short for one. */
   offerAt(at: Place): { serial: number; bytes: number } {
     if (at.payloadEnd - at.headersEnd < LARGE_BYTES) return { serial: 0, bytes: 0 };
-    const { serial, bytes } = readOffer(at.bytes, at.headersEnd);
+    const { serial, bytes } = readOffer(at.view, at.headersEnd);
     return Number.isSafeInteger(serial) && Number.isSafeInteger(bytes)
       ? { serial, bytes }
       : { serial: 0, bytes: 0 };
@@ -81,7 +81,7 @@ export class Holdings {
    * @throws MillraceError, NativeError: it is not valid, or why there will be no room; nothing is held then
    */
   land(origin: Origin, at: Place & { sequence: number }): { held: Held; fetch: number } | null {
-    const body = readLarge(at.bytes, at.headersEnd, at.payloadEnd);
+    const body = readLarge(at);
     if (body === null) throw notValid(origin);
     const begun = this.native.land(this.handle, origin.peer.index, at.bytes, at.headersEnd);
     if (begun === null) return null;
@@ -265,9 +265,6 @@ export class Holdings {
     });
   }
 }
-
-/** Where the payload of a large message lies. */
-type Place = Pick<MessageAt, 'bytes' | 'headersEnd' | 'payloadEnd'>;
 
 const notValid = (origin: Origin) =>
   new MillraceError('ERR_DECODE', `A large message of ${origin.peer.info.name} is not valid.`);

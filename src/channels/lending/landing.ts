@@ -19,6 +19,7 @@ export class Landing<O extends HeldFrom> {
     readonly at: {
       readonly bytes: Uint8Array;
       readonly sequence: number;
+      readonly view: DataView;
       readonly headersEnd: number;
       readonly payloadEnd: number;
     },

@@ -51,8 +51,8 @@ export class Landings {
 
   /** The message at `at` is to be read. Begins with it if there is room. */
   add(origin: Origin, at: MessageAt): Landing {
-    const { bytes, sequence, headersEnd, payloadEnd } = at;
-    const where = { bytes, sequence, headersEnd, payloadEnd };
+    const { bytes, view, sequence, headersEnd, payloadEnd } = at;
+    const where = { bytes, view, sequence, headersEnd, payloadEnd };
     const offer = this.host.holdings.offerAt(at);
     const landing = new OfOrigin(origin, where, offer.serial, offer.bytes);
     // Serials of one channel only grow: what is offered twice is read once, and was or will be told of once.

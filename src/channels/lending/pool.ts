@@ -149,44 +149,48 @@ export interface Body {
   readonly fields: Uint8Array;
 }
 
+/** Where the payload of a large message lies. */
+export interface Place {
+  readonly bytes: Uint8Array;
+  readonly view: DataView;
+  readonly headersEnd: number;
+  readonly payloadEnd: number;
+}
+
 /** The fields of a value without any. */
 export const NO_FIELDS = new Uint8Array(0);
 
-/** The payload of one large message, without its fields: numbers are put together here, since records have no alignment. */
-const payload = new Uint8Array(LARGE_BYTES);
-const payloadWords = new Uint32Array(payload.buffer);
-const payloadFloats = new Float64Array(payload.buffer);
-const START = DESCRIPTOR_BYTES / 8;
-const END = START + 1;
-const SIZE_WORD = 6;
+const START = DESCRIPTOR_BYTES;
+const END = START + 8;
 
 /** Writes the payload of a large message at `at`; the descriptor stays empty until it is offered to somebody. */
-export function writeLarge(target: Uint8Array, at: number, body: Body): void {
-  payload.fill(0, 0, DESCRIPTOR_BYTES);
-  payloadFloats[START] = body.start;
-  payloadFloats[END] = body.end;
-  target.set(payload, at);
-  if (body.fields.length > 0) target.set(body.fields, at + LARGE_BYTES);
+export function writeLarge(target: DataView, at: number, body: Body): void {
+  for (let i = at; i < at + DESCRIPTOR_BYTES; i += 8) target.setFloat64(i, 0);
+  target.setFloat64(at + START, body.start, true);
+  target.setFloat64(at + END, body.end, true);
+  const { fields } = body;
+  if (fields.length > 0)
+    new Uint8Array(target.buffer, target.byteOffset + at + LARGE_BYTES, fields.length).set(fields);
 }
 
-/** What the descriptor of an offer to us elsewhere says, of another process: native code checks it before it is used (I9). */
-export function readOffer(source: Uint8Array, at: number): { form: number; serial: number; bytes: number } {
-  const view = new DataView(source.buffer, source.byteOffset + at, DESCRIPTOR_BYTES);
-  const number = (offset: number) =>
-    view.getUint32(offset, true) + view.getUint32(offset + 4, true) * 2 ** 32;
-  return { form: view.getUint32(0, true), serial: number(8), bytes: number(24) };
+/** What the descriptor of an offer says, of another process: native code checks it before it is used (I9). */
+export function readOffer(source: DataView, at: number): { form: number; serial: number; bytes: number } {
+  return { form: source.getUint32(at, true), serial: long(source, at + 8), bytes: long(source, at + 24) };
 }
+
+const long = (source: DataView, at: number): number =>
+  source.getUint32(at, true) + source.getUint32(at + 4, true) * 2 ** 32;
 
 /** Reads what {@link writeLarge} wrote, of another process: the numbers are checked (I9). @returns null if they are wrong */
-export function readLarge(source: Uint8Array, at: number, end: number): (Body & { bytes: number }) | null {
+export function readLarge(place: Place): (Body & { bytes: number }) | null {
+  const { view, headersEnd: at, payloadEnd: end } = place;
   if (end - at < LARGE_BYTES) return null;
-  for (let i = 4 * SIZE_WORD; i < LARGE_BYTES; i++) payload[i] = source[at + i]!;
-  const bytes = payloadWords[SIZE_WORD]! + payloadWords[SIZE_WORD + 1]! * 2 ** 32;
-  const start = payloadFloats[START]!;
-  const stop = payloadFloats[END]!;
+  const bytes = long(view, at + 24);
+  const start = view.getFloat64(at + START, true);
+  const stop = view.getFloat64(at + END, true);
   if (!(Number.isSafeInteger(start) && Number.isSafeInteger(stop))) return null;
   if (!(start >= 0 && stop >= start && stop <= bytes)) return null;
   // The message goes on in a batch that a lease should not keep.
-  const fields = end === at + LARGE_BYTES ? NO_FIELDS : source.slice(at + LARGE_BYTES, end);
+  const fields = end === at + LARGE_BYTES ? NO_FIELDS : place.bytes.slice(at + LARGE_BYTES, end);
   return { bytes, start, end: stop, fields };
 }

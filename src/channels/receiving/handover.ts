@@ -21,6 +21,7 @@ export class Handover {
   /** Where the message lies that is being handed over. */
   readonly #at: MessageAt = {
     bytes: new Uint8Array(0),
+    view: new DataView(new ArrayBuffer(0)),
     sequence: 0,
     time: 0,
     headersStart: 0,
@@ -39,10 +40,11 @@ export class Handover {
   ) {}
 
   /** Where the message at `pos` lies, until the next call. */
-  locate({ bytes, u32, f64 }: Batch, pos: number): MessageAt {
+  locate({ bytes, view, u32, f64 }: Batch, pos: number): MessageAt {
     const at = this.#at;
     const word = pos >>> 2;
     at.bytes = bytes;
+    at.view = view;
     at.sequence = sequenceAt(u32, word);
     at.time = f64[(pos >>> 3) + TIME_WORD]!;
     at.headersStart = pos + RECORD_BYTES;
@@ -122,7 +124,8 @@ export class Handover {
     try {
       at.held = landing === null ? holdings.take(origin, at) : landing.held;
       if (at.held === null) return this.origins.gap(origin, at.sequence, at.sequence, 1, 'unavailable');
-      const lessees = rich.filter((one) => one.leases === true).length;
+      let lessees = 0;
+      for (const one of rich) if (one.leases === true) lessees++;
       // Of several the first must not take it from the next.
       if (lessees > 1) holdings.several(at.held);
       if (plain.length > 0 || rich.length > lessees) {

@@ -171,8 +171,8 @@ export class LargeMessages<T> {
       const at = channel.room.reserve(records);
       if (at < 0) return channel.refuse('arena');
       if (headers !== undefined) writeHeaders(headers, arena.bytes, at + RECORD_BYTES, limit);
-      arena.bytes.fill(0, at + RECORD_BYTES + head, at + size);
-      writeLarge(arena.bytes, at + RECORD_BYTES + head, body);
+      for (let i = at + RECORD_BYTES + head + payload; i < at + size; i++) arena.bytes[i] = 0;
+      writeLarge(arena.view, at + RECORD_BYTES + head, body);
       const defined = channel.encoder.takeDefinitions();
       if (defined !== null) channel.define(defined, records);
       if (!channel.admits(size, block.bytes)) return channel.refuse(null);
