@@ -32,52 +32,39 @@ napi_status make_own(napi_env env, const uint8_t* data, size_t bytes, bool copy_
 
 }  // namespace
 
-/** Keeps a lent block's memory, and the block from being lent again. */
-struct Lending::LoanMemory final : Keeper {
-  std::shared_ptr<State> state;
-  std::shared_ptr<void> memory;
-  uint32_t block = 0;
-  uint64_t pin = 0;
+/** Somebody else had moved the loan's memory: now nobody can reach it. */
+void Lending::State::loan_let_go(napi_env, const Keeper& self) {
+  const State& state = *static_cast<State*>(self.owner.get());
+  if (state.pool != nullptr) state.pool->unpin(static_cast<uint32_t>(self.number), self.detail);
+}
 
-  void let_go(napi_env) override {
-    if (state->pool != nullptr) state->pool->unpin(block, pin);
+void Lending::State::hold_let_go(napi_env env, const Keeper& self) {
+  const State& state = *static_cast<State*>(self.owner.get());
+  const auto hold = static_cast<uint32_t>(self.number);
+  const auto use = static_cast<Leases::Use>(self.detail);
+  if (state.leases == nullptr || !state.leases->refers(hold, use)) return;
+  const Leases::Released released = state.leases->release(hold, use);
+  napi_handle_scope scope;
+  if (state.collected == nullptr || napi_open_handle_scope(env, &scope) != napi_ok) return;
+  napi_value callback = nullptr;
+  napi_value receiver = nullptr;
+  napi_value result = nullptr;
+  napi_value arguments[5];
+  napi_create_uint32(env, hold, &arguments[0]);
+  napi_create_uint32(env, static_cast<uint32_t>(use), &arguments[1]);
+  napi_get_boolean(env, released.last, &arguments[2]);
+  napi_get_boolean(env, released.wanted, &arguments[3]);
+  napi_create_uint32(env, released.strays, &arguments[4]);
+  // An environment that ends runs no more JavaScript; then nobody wants to know.
+  if (napi_get_reference_value(env, state.collected, &callback) == napi_ok &&
+      napi_get_undefined(env, &receiver) == napi_ok) {
+    (void)napi_call_function(env, receiver, callback, 5, arguments, &result);
   }
-};
+  napi_close_handle_scope(env, scope);
+}
 
-/** Keeps a held block's memory. */
-struct Lending::HoldMemory final : Keeper {
-  std::shared_ptr<State> keeps;
-  std::shared_ptr<Leases::View> view;
-  uint32_t hold = 0;
-  Leases::Use use = Leases::Use::kOwned;
-
-  static void finalize(napi_env env, void*, void* hint) {
-    const std::unique_ptr<HoldMemory> self(static_cast<HoldMemory*>(hint));
-    self->let_go(env);
-  }
-  void let_go(napi_env env) override {
-    State& state = *keeps;
-    if (state.leases == nullptr || !state.leases->refers(hold, use)) return;
-    const Leases::Released released = state.leases->release(hold, use);
-    napi_handle_scope scope;
-    if (state.collected == nullptr || napi_open_handle_scope(env, &scope) != napi_ok) return;
-    napi_value callback = nullptr;
-    napi_value receiver = nullptr;
-    napi_value result = nullptr;
-    napi_value arguments[5];
-    napi_create_uint32(env, hold, &arguments[0]);
-    napi_create_uint32(env, static_cast<uint32_t>(use), &arguments[1]);
-    napi_get_boolean(env, released.last, &arguments[2]);
-    napi_get_boolean(env, released.wanted, &arguments[3]);
-    napi_create_uint32(env, released.strays, &arguments[4]);
-    // An environment that ends runs no more JavaScript; then nobody wants to know.
-    if (napi_get_reference_value(env, state.collected, &callback) == napi_ok &&
-        napi_get_undefined(env, &receiver) == napi_ok) {
-      (void)napi_call_function(env, receiver, callback, 5, arguments, &result);
-    }
-    napi_close_handle_scope(env, scope);
-  }
-};
+Lending::State::State(const Options& given)
+    : options(given), external_buffers(external_buffers_allowed()) {}
 
 base::Result<int> Lending::State::folder_descriptor() {
   if (!folder.valid()) {
@@ -133,14 +120,10 @@ napi_value Lending::loan_buffer(napi_env env, uint32_t block, uint64_t bytes) {
   Pool& pool = *state_->pool;
   napi_value buffer = nullptr;
   napi_status status = napi_no_external_buffers_allowed;
-  if (external_buffers_allowed()) {
-    auto memory = std::make_unique<LoanMemory>();
-    memory->state = state_;
-    memory->memory = pool.memory(block);
-    memory->block = block;
-    memory->pin = pool.pin(block);
-    std::unique_ptr<Keeper> keeper = std::move(memory);
-    status = state_->lent.make(env, pool.address(block), bytes, keeper, &buffer);
+  if (state_->external_buffers) {
+    status = state_->lent.make(
+        env, pool.address(block), bytes,
+        {state_, pool.memory(block), block, pool.pin(block), State::loan_let_go}, &buffer);
     if (status != napi_ok) pool.unpin(block);
   }
   if (status == napi_no_external_buffers_allowed) {
@@ -159,7 +142,7 @@ bool Lending::end_loan(napi_env env, uint32_t block, napi_value buffer) {
     memcpy(pool.address(block), data, copied);
     state_->copies.add(copied);
   }
-  if (!LentBuffers::detach(env, buffer)) return false;
+  if (!state_->lent.detach(env, buffer)) return false;
   pool.unpin(block);
   return true;
 }
@@ -167,24 +150,16 @@ bool Lending::end_loan(napi_env env, uint32_t block, napi_value buffer) {
 napi_value Lending::hold_buffer(napi_env env, uint32_t hold, Leases::Use use) {
   auto referred = state_->leases->refer(hold, use);
   if (!referred.ok()) return throw_status(env, referred.status());
-  const Leases::Memory& found = referred.value();
+  const Leases::Memory found = referred.take();
   napi_value buffer = nullptr;
   napi_status status = napi_no_external_buffers_allowed;
-  if (external_buffers_allowed()) {
-    auto memory = std::make_unique<HoldMemory>();
-    memory->keeps = state_;
-    memory->view = found.view;
-    memory->hold = hold;
-    memory->use = use;
-    if (use == Leases::Use::kLeased) {
-      std::unique_ptr<Keeper> keeper = std::move(memory);
-      status = state_->lent.make(env, found.data, found.bytes, keeper, &buffer);
-    } else {
-      // What is kept is counted by V8: there collecting is what gives it back.
-      status = napi_create_external_arraybuffer(env, found.data, found.bytes, HoldMemory::finalize,
-                                                memory.get(), &buffer);
-      if (status == napi_ok) (void)memory.release();
-    }
+  if (state_->external_buffers) {
+    Keeper keeper = {state_, found.view, hold, static_cast<uint64_t>(use), State::hold_let_go};
+    // What is kept is counted by V8: there collecting is what gives it back.
+    status =
+        use == Leases::Use::kLeased
+            ? state_->lent.make(env, found.data, found.bytes, std::move(keeper), &buffer)
+            : LentBuffers::make_counted(env, found.data, found.bytes, std::move(keeper), &buffer);
     if (status == napi_ok) return buffer;
   }
   if (status == napi_no_external_buffers_allowed) {
@@ -198,7 +173,7 @@ napi_value Lending::hold_buffer(napi_env env, uint32_t hold, Leases::Use use) {
 Leases::Released Lending::end_hold(napi_env env, uint32_t hold, Leases::Use use,
                                    napi_value buffer) {
   // Detached by somebody else: its memory lives on in another buffer, and the finalizer gives back.
-  if (!LentBuffers::detach(env, buffer)) return {};
+  if (!state_->lent.detach(env, buffer)) return {};
   return state_->leases->release(hold, use);
 }
 

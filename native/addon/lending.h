@@ -77,9 +77,12 @@ class Lending {
 
  private:
   struct State {
-    explicit State(const Options& given) : options(given) {}
+    explicit State(const Options& given);
     base::Result<int> folder_descriptor();
+    static void loan_let_go(napi_env env, const Keeper& self);
+    static void hold_let_go(napi_env env, const Keeper& self);
     Options options;
+    const bool external_buffers;
     base::Fd folder;
     std::unique_ptr<transport::Pool> pool;
     std::unique_ptr<transport::Leases> leases;
@@ -87,9 +90,6 @@ class Lending {
     Copies copies;
     LentBuffers lent;
   };
-  struct LoanMemory;
-  struct HoldMemory;
-
   std::shared_ptr<State> state_;
 };
 

@@ -1,5 +1,6 @@
 #include "addon/lent_buffers.h"
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -8,9 +9,6 @@
 
 namespace millrace::addon {
 namespace {
-
-/** Set while this thread detaches one of ours: what V8 lets go of meanwhile is that. */
-thread_local bool detaching = false;
 
 bool have_v8() {
   return &v8::Isolate::GetCurrent != nullptr && &v8::BackingStore::EmptyDeleter != nullptr &&
@@ -21,19 +19,8 @@ bool have_v8() {
 
 void finalize(napi_env env, void*, void* hint) {
   const std::unique_ptr<Keeper> keeper(static_cast<Keeper*>(hint));
-  keeper->let_go(env);
+  keeper->let_go(env, *keeper);
 }
-
-/** Tells whether it was destroyed: for the trial. */
-class Trial final : public Keeper {
- public:
-  explicit Trial(int& destroyed) : destroyed_(destroyed) {}
-  ~Trial() override { ++destroyed_; }
-  void let_go(napi_env) override {}
-
- private:
-  int& destroyed_;
-};
 
 }  // namespace
 
@@ -45,6 +32,8 @@ struct LentBuffers::Home {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   /** Null once the environment has ended. */
   napi_threadsafe_function thread = nullptr;
+  /** The thread, while it detaches one of ours: what V8 lets go of there meanwhile is that. */
+  std::atomic<pthread_t> detaching{};
 
   static std::shared_ptr<Home> create(napi_env env) {
     auto home = std::make_shared<Home>();
@@ -56,7 +45,7 @@ struct LentBuffers::Home {
     };
     const auto arrived = [](napi_env there, napi_value, void*, void* data) {
       const std::unique_ptr<Keeper> keeper(static_cast<Keeper*>(data));
-      if (there != nullptr) keeper->let_go(there);
+      if (there != nullptr) keeper->let_go(there, *keeper);
     };
     if (napi_create_string_utf8(env, "millrace memory", NAPI_AUTO_LENGTH, &name) != napi_ok ||
         napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, own.get(), ended,
@@ -93,12 +82,14 @@ struct LentBuffers::Home {
 /** What the last reference to a backing store does. */
 struct LentBuffers::Delete {
   std::shared_ptr<Home> home;
-  Keeper* keeper;
+  Keeper keeper;
 
-  void operator()(v8::BackingStore* memory) const {
+  void operator()(v8::BackingStore* memory) {
+    // Not when the last weak reference goes: with what calls this.
+    Keeper own = std::move(keeper);
     delete memory;
-    std::unique_ptr<Keeper> own(keeper);
-    if (!detaching) home->send(std::move(own));
+    if (home->detaching.load(std::memory_order_relaxed) == pthread_self()) return;
+    home->send(std::make_unique<Keeper>(std::move(own)));
   }
 };
 
@@ -115,37 +106,42 @@ bool LentBuffers::try_v8(napi_env env) {
   if (home_ == nullptr) return false;
   // A V8 that does otherwise than these functions' names say is not used.
   static uint8_t memory[64 * 1024];
-  int destroyed = 0;
-  std::unique_ptr<Keeper> keeper = std::make_unique<Trial>(destroyed);
+  const auto kept = std::make_shared<int>();
+  const auto nobody = [](napi_env, const Keeper&) {};
   napi_value buffer = nullptr;
   void* data = nullptr;
   size_t bytes = 0;
   int64_t before = 0;
   int64_t after = 0;
-  const bool good = napi_adjust_external_memory(env, 0, &before) == napi_ok &&
-                    make(env, memory, sizeof(memory), keeper, &buffer) == napi_ok &&
-                    napi_adjust_external_memory(env, 0, &after) == napi_ok &&
-                    after < before + static_cast<int64_t>(sizeof(memory)) &&
-                    napi_get_arraybuffer_info(env, buffer, &data, &bytes) == napi_ok &&
-                    data == memory && bytes == sizeof(memory) && destroyed == 0 &&
-                    detach(env, buffer) && destroyed == 1;
+  const bool good =
+      napi_adjust_external_memory(env, 0, &before) == napi_ok &&
+      make(env, memory, sizeof(memory), {nullptr, kept, 0, 0, nobody}, &buffer) == napi_ok &&
+      napi_adjust_external_memory(env, 0, &after) == napi_ok &&
+      after < before + static_cast<int64_t>(sizeof(memory)) &&
+      napi_get_arraybuffer_info(env, buffer, &data, &bytes) == napi_ok && data == memory &&
+      bytes == sizeof(memory) && kept.use_count() == 2 && detach(env, buffer) &&
+      kept.use_count() == 1;
   if (!good) home_ = nullptr;
   return good;
 }
 
-napi_status LentBuffers::make(napi_env env, void* data, size_t bytes,
-                              std::unique_ptr<Keeper>& keeper, napi_value* buffer) {
+napi_status LentBuffers::make_counted(napi_env env, void* data, size_t bytes, Keeper keeper,
+                                      napi_value* buffer) {
+  auto own = std::make_unique<Keeper>(std::move(keeper));
+  const napi_status status =
+      napi_create_external_arraybuffer(env, data, bytes, finalize, own.get(), buffer);
+  if (status == napi_ok) (void)own.release();
+  return status;
+}
+
+napi_status LentBuffers::make(napi_env env, void* data, size_t bytes, Keeper keeper,
+                              napi_value* buffer) {
   if (!std::exchange(tried_, true)) (void)try_v8(env);
-  if (home_ == nullptr) {
-    const napi_status status =
-        napi_create_external_arraybuffer(env, data, bytes, finalize, keeper.get(), buffer);
-    if (status == napi_ok) (void)keeper.release();
-    return status;
-  }
+  if (home_ == nullptr) return make_counted(env, data, bytes, std::move(keeper), buffer);
   auto store =
       v8::ArrayBuffer::NewBackingStore(data, bytes, v8::BackingStore::EmptyDeleter, nullptr);
   if (store == nullptr) return napi_generic_failure;
-  std::shared_ptr<v8::BackingStore> shared(store.release(), Delete{home_, keeper.release()});
+  std::shared_ptr<v8::BackingStore> shared(store.release(), Delete{home_, std::move(keeper)});
   const v8::Local<v8::ArrayBuffer> made =
       v8::ArrayBuffer::New(v8::Isolate::GetCurrent(), std::move(shared));
   static_assert(sizeof(made) == sizeof(*buffer));
@@ -153,7 +149,7 @@ napi_status LentBuffers::make(napi_env env, void* data, size_t bytes,
   return napi_ok;
 }
 
-bool LentBuffers::detach(napi_env env, napi_value buffer) {
+bool LentBuffers::detach(napi_env env, napi_value buffer) const {
   bool detached = false;
   if (napi_is_detached_arraybuffer(env, buffer, &detached) != napi_ok || detached) return false;
   // From Node.js 24 on what is marked as untransferable has a key, and Node-API ends the process
@@ -164,9 +160,9 @@ bool LentBuffers::detach(napi_env env, napi_value buffer) {
     memcpy(&key, &none, sizeof(key));
     reinterpret_cast<v8::ArrayBuffer*>(buffer)->SetDetachKey(key);
   }
-  detaching = true;
+  if (home_ != nullptr) home_->detaching.store(pthread_self(), std::memory_order_relaxed);
   const bool done = napi_detach_arraybuffer(env, buffer) == napi_ok;
-  detaching = false;
+  if (home_ != nullptr) home_->detaching.store({}, std::memory_order_relaxed);
   return done;
 }
 

@@ -4,21 +4,21 @@
 #include <pthread.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 namespace millrace::addon {
 
 /** Keeps memory that JavaScript was given until V8 has let go of it; destroyed then, on any thread.
  */
-class Keeper {
- public:
-  Keeper() = default;
-  virtual ~Keeper() = default;
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
+struct Keeper {
+  std::shared_ptr<void> owner;   ///< whom let_go() tells
+  std::shared_ptr<void> memory;  ///< what is kept mapped
+  uint64_t number = 0;           ///< what the memory is to its owner
+  uint64_t detail = 0;
   /** V8 has let go of the memory, and not because detach() was called. On the environment's thread,
    * while it lasts. */
-  virtual void let_go(napi_env env) = 0;
+  void (*let_go)(napi_env env, const Keeper& self) = nullptr;
 };
 
 /**
@@ -42,13 +42,14 @@ class LentBuffers {
 
   /**
    * An ArrayBuffer over `data`, which `keeper` keeps there.
-   * @return napi_ok, with the keeper taken over; or why not, also
-   * napi_no_external_buffers_allowed, and the keeper is the caller's still
+   * @return napi_ok; or why not, also napi_no_external_buffers_allowed, and nothing is kept
    */
-  napi_status make(napi_env env, void* data, size_t bytes, std::unique_ptr<Keeper>& keeper,
-                   napi_value* buffer);
+  napi_status make(napi_env env, void* data, size_t bytes, Keeper keeper, napi_value* buffer);
+  /** The same, and Node-API makes it: V8 counts it as memory that collecting gives back. */
+  static napi_status make_counted(napi_env env, void* data, size_t bytes, Keeper keeper,
+                                  napi_value* buffer);
   /** Makes a buffer empty, and its keeper ends. @return whether it still had its memory */
-  static bool detach(napi_env env, napi_value buffer);
+  bool detach(napi_env env, napi_value buffer) const;
 
  private:
   struct Home;

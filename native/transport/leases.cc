@@ -114,7 +114,7 @@ base::Result<uint32_t> Leases::take(uint64_t incarnation, std::span<const uint8_
   }
   ++from.holds;
   ++opened.value()->holds;
-  holds_.emplace(++next_, Hold{incarnation, at, {}, true});
+  holds_.emplace(++next_, Hold{incarnation, &from, opened.value(), at, {}, true});
   return next_;
 }
 
@@ -134,7 +134,7 @@ base::Result<Leases::Memory> Leases::refer(uint32_t number, Use use) {
     return base::Status::error(ENOENT, "use a block", "the hold was given back");
   }
   Hold& hold = found->second;
-  File& opened = publishers_.at(hold.publisher).files.at(hold.at.slab);
+  File& opened = *hold.file;
   std::shared_ptr<View>& view = opened.views[static_cast<int>(use)];
   if (view == nullptr) {
     auto mapping = base::map_shared(opened.fd.get(), opened.bytes, 0, false);
@@ -156,8 +156,8 @@ Leases::Released Leases::release(uint32_t number, Use use) {
   } else {
     view = std::move(hold.views[static_cast<int>(use)]);
   }
-  Publisher& from = publishers_.at(hold.publisher);
-  File& opened = from.files.at(hold.at.slab);
+  Publisher& from = *hold.from;
+  File& opened = *hold.file;
   // Before the word is cleared: the next user of the block must see the publisher's pages.
   if (view != nullptr) {
     released.strays = restore_strays(view->data() + hold.at.offset, pages(hold.at.bytes),
@@ -205,7 +205,7 @@ void Leases::publisher_gone(uint64_t incarnation) {
 /** Puts private copies where a hold is referred to. @return false when there is no memory for them
  */
 bool Leases::privatise(Hold& hold, bool keep) {
-  File& opened = publishers_.at(hold.publisher).files.at(hold.at.slab);
+  File& opened = *hold.file;
   for (int use = 0; use < 2; ++use) {
     if (!keep || hold.views[use] == nullptr) continue;
     if (!hold.views[use]->privatise(hold.at.offset, hold.at.bytes).ok()) return false;
@@ -226,10 +226,9 @@ uint32_t Leases::vacate(uint64_t incarnation) {
       ++it;
       continue;
     }
-    Publisher& from = publishers_.at(incarnation);
-    (void)from.table.release(hold.at.word, hold.at.serial);
-    --from.holds;
-    --from.files.at(hold.at.slab).holds;
+    (void)hold.from->table.release(hold.at.word, hold.at.serial);
+    --hold.from->holds;
+    --hold.file->holds;
     ++given_back;
     it = holds_.erase(it);
   }
@@ -243,7 +242,7 @@ void Leases::close(bool keep) {
   for (auto& [number, hold] : holds_) {
     // Without memory for a copy the hold stays until this process ends: its content is promised.
     if (privatise(hold, keep)) {
-      (void)publishers_.at(hold.publisher).table.release(hold.at.word, hold.at.serial);
+      (void)hold.from->table.release(hold.at.word, hold.at.serial);
     }
   }
   holds_.clear();

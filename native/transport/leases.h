@@ -116,6 +116,8 @@ class Leases {
   };
   struct Hold {
     uint64_t publisher;
+    Publisher* from;  ///< stays where it is while there is a hold of it
+    File* file;       ///< the same
     Descriptor at;
     std::shared_ptr<View> views[2];  ///< through which it is referred to; null: it is not
     bool taken = true;
