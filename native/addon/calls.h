@@ -15,6 +15,7 @@ napi_value linger(napi_env env, napi_callback_info info);
 napi_value arm(napi_env env, napi_callback_info info);
 napi_value poll_port(napi_env env, napi_callback_info info);
 napi_value lend(napi_env env, napi_callback_info info);
+napi_value lend_free(napi_env env, napi_callback_info info);
 napi_value loan_buffer(napi_env env, napi_callback_info info);
 napi_value end_loan(napi_env env, napi_callback_info info);
 napi_value retire_block(napi_env env, napi_callback_info info);

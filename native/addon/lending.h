@@ -50,6 +50,8 @@ class Lending {
   base::Result<transport::Leases*> leases();
   transport::Leases* open_leases() const { return state_->leases.get(); }
   const Options& options() const { return state_->options; }
+  /** Whether JavaScript is given memory of ours, not copies. */
+  bool external_buffers() const { return state_->external_buffers; }
   /** Payloads that were copied because the host wants to own their memory, ever. */
   struct Copies {
     uint64_t count = 0, bytes = 0;

@@ -43,6 +43,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
       {"arm", arm},
       {"pollPort", poll_port},
       {"lend", lend},
+      {"lendFree", lend_free},
       {"loanBuffer", loan_buffer},
       {"endLoan", end_loan},
       {"retireBlock", retire_block},

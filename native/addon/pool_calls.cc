@@ -50,6 +50,16 @@ napi_value lend(napi_env env, napi_callback_info info) {
   return make_number(env, block.value());
 }
 
+napi_value lend_free(napi_env env, napi_callback_info info) {
+  HotArguments<2> arguments(env, info, "lendFree");
+  const int64_t bytes = arguments.integer(1, "bytes", 1, kMaxSafeInteger);
+  if (!arguments.ok()) return nullptr;
+  Lending& lending = arguments.member().lending;
+  if (lending.open_pool() == nullptr || !lending.external_buffers()) return make_number(env, -1.0);
+  const auto block = lending.open_pool()->lend_free(static_cast<uint64_t>(bytes));
+  return make_number(env, block.has_value() ? static_cast<double>(*block) : -1.0);
+}
+
 napi_value loan_buffer(napi_env env, napi_callback_info info) {
   HotArguments<3> arguments(env, info, "loanBuffer");
   const uint32_t block = block_of(arguments);

@@ -174,7 +174,7 @@ Leases::Released Leases::release(uint32_t number, Use use) {
   --from.holds;
   --opened.holds;
   // The word was cleared before this looks at the owner's death (R17).
-  forget_if_done(incarnation);
+  if (from.gone) forget_if_done(incarnation);
   return released;
 }
 

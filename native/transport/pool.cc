@@ -123,13 +123,30 @@ void Pool::drop_spare() {
   spare_ = nullptr;
 }
 
-uint32_t Pool::take_free(uint64_t capacity) {
-  auto found = free_.find(capacity);
-  if (found == free_.end() || found->second.empty()) return ~0u;
+std::optional<uint32_t> Pool::take_free(uint64_t capacity, bool spare) {
+  const auto found = free_.find(capacity);
+  if (found == free_.end() || found->second.empty()) return std::nullopt;
   const uint32_t id = found->second.back();
   found->second.pop_back();
   blocks_[id].state = State::kLent;
-  if (found->second.empty()) make_spare(capacity);
+  if (spare && found->second.empty()) make_spare(capacity);
+  return id;
+}
+
+/** Takes back what was released, unless there is too much to look at. */
+void Pool::look() {
+  if (holds_.size() <= kFewHolds) {
+    (void)collect();
+  } else {
+    take_spare();
+  }
+}
+
+std::optional<uint32_t> Pool::lend_free(uint64_t bytes) {
+  const uint64_t capacity = capacity_for(bytes);
+  look();
+  const std::optional<uint32_t> id = take_free(capacity, false);
+  if (!id.has_value()) make_spare(capacity);
   return id;
 }
 
@@ -142,14 +159,10 @@ base::Result<uint32_t> Pool::lend(uint64_t bytes) {
                      static_cast<unsigned long long>(bytes),
                      static_cast<unsigned long long>(options_.max_bytes)));
   }
-  if (holds_.size() <= kFewHolds) {
-    (void)collect();
-  } else {
-    take_spare();
-  }
-  uint32_t id = take_free(capacity);
-  if (id == ~0u && collect()) id = take_free(capacity);
-  if (id != ~0u) return id;
+  look();
+  std::optional<uint32_t> id = take_free(capacity, true);
+  if (!id.has_value() && collect()) id = take_free(capacity, true);
+  if (id.has_value()) return *id;
 
   Slab slab = next_slab(capacity);
   if (bytes_ + slab.bytes() > options_.max_bytes) slab.count = 1;
@@ -157,16 +170,16 @@ base::Result<uint32_t> Pool::lend(uint64_t bytes) {
   const bool may_grow = make_room(slab.bytes());
   if (may_grow) {
     status = grow(slab);
-    if (status.ok()) return take_free(capacity);
+    if (status.ok()) return *take_free(capacity, true);
   }
   // A larger block that is free is better than none.
   for (auto& [size, free] : free_) {
-    if (size >= capacity && size <= capacity * 4 && !free.empty()) return take_free(size);
+    if (size >= capacity && size <= capacity * 4 && !free.empty()) return *take_free(size, true);
   }
   // What the system lacks may be lying idle here, as blocks of other sizes.
   if (may_grow && drop_idle()) {
     status = grow(slab);
-    if (status.ok()) return take_free(capacity);
+    if (status.ok()) return *take_free(capacity, true);
   }
   if (!status.ok()) return status;
   return base::Status::error(

@@ -64,6 +64,9 @@ class Pool {
    * in use.
    */
   base::Result<uint32_t> lend(uint64_t bytes);
+  /** The same from what is free already, a spare among it. Nothing where there is none; then a
+   * spare is made if there may be one. */
+  std::optional<uint32_t> lend_free(uint64_t bytes);
   uint8_t* address(uint32_t block) const;
   uint64_t capacity(uint32_t block) const { return blocks_[block].capacity; }
   bool lent(uint32_t block) const {
@@ -164,7 +167,8 @@ class Pool {
   void settle(uint32_t block);
   uint64_t hold(uint32_t block, uint64_t receiver, uint64_t bytes);
   void let_go(uint32_t block, uint64_t receiver, uint64_t bytes);
-  uint32_t take_free(uint64_t capacity);
+  std::optional<uint32_t> take_free(uint64_t capacity, bool spare);
+  void look();
 
   Options options_;
   base::Fd folder_;

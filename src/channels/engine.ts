@@ -186,6 +186,7 @@ export class Engine
     this.#stamp = 0;
     this.agenda.settle();
     this.shortage.turn();
+    this.pool.prepare();
     this.keepalive.update();
     for (const call of [...this.#turnCalls]) call();
   }

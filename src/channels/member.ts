@@ -254,8 +254,9 @@ export class Member<C = undefined> implements AsyncDisposable {
 
   /** What this member holds. */
   resources(): MemberResources {
-    const { transport, publishers, inbound, copies } = this.#engine;
+    const { transport, publishers, inbound, copies, pool } = this.#engine;
     let queuedBytes = 0;
+    if (!this.closed) pool.rest();
     for (const channel of publishers.channels.values()) queuedBytes += channel.queuedBytes;
     const native = this.closed ? NOTHING : transport.native.resources(transport.handle);
     return {

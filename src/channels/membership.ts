@@ -72,7 +72,7 @@ export class Membership {
     const { transport, pool } = this.host;
     const peer = new Peer(info);
     peer.elsewhere = transport.native.isElsewhere(transport.handle, info.index);
-    if (peer.elsewhere) pool.remote = true;
+    if (peer.elsewhere) pool.serveElsewhere();
     this.peers.set(info.index, peer);
     for (const { batch, start, end } of this.#early.get(info.index) ?? [])
       this.host.transport.frames.push(peer, batch, start, end);

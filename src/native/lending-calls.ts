@@ -30,6 +30,8 @@ export interface NativeLending {
    * @throws NativeError: E2BIG (larger than the whole pool), ENOSPC, ENOMEM and others with what was measured
    */
   lend(handle: number, bytes: number, remote: boolean): number;
+  /** Lends a block of so many bytes that is free already. @returns its number; -1: there is none, or a loan is a copy here */
+  lendFree(handle: number, bytes: number): number;
   /** An ArrayBuffer over a lent block, once; it stays valid until `endLoan`. */
   loanBuffer(handle: number, block: number, bytes: number): ArrayBuffer;
   /**

@@ -99,6 +99,7 @@ test('the addon loads, once, and offers exactly what binding.ts names', () => {
         'land',
         'landedHold',
         'lend',
+        'lendFree',
         'linger',
         'loanBuffer',
         'lockPresence',

@@ -17,6 +17,7 @@ const absent = (call: string) => (): never => {
 /** The lending half of the addon for fakes without shared memory: nothing can be lent, and nothing is held. */
 export const noLending: NativeLending = {
   lend,
+  lendFree: () => -1,
   loanBuffer: absent('loanBuffer'),
   endLoan: absent('endLoan'),
   retireBlock() {},

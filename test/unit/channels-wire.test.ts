@@ -76,7 +76,11 @@ describe('wire.ts and native/transport/frame.h say the same', () => {
     view.setUint32(fields.form!, 1, true);
     view.setBigUint64(fields.serial!, 5n + (3n << 32n), true);
     view.setBigUint64(fields.bytes!, 7n << 32n, true);
-    expect(readOffer(new DataView(bytes.buffer), 8)).toEqual({ form: 1, serial: 5 + 3 * 2 ** 32, bytes: 7 * 2 ** 32 });
+    expect(readOffer(new DataView(bytes.buffer), 8)).toEqual({
+      form: 1,
+      serial: 5 + 3 * 2 ** 32,
+      bytes: 7 * 2 ** 32,
+    });
   });
 });
 

@@ -178,7 +178,7 @@ export class Holdings {
     return new Lease<T>(origin, at, bytes, {
       retained: () => {},
       decode: () => value,
-      release: (own) => this.native.detachBuffer(own),
+      release: (own) => this.native.detachBuffer(own.buffer as ArrayBuffer),
     });
   }
 

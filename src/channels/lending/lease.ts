@@ -4,8 +4,8 @@ import { leaseNotPosted, type NotPosted } from './not-posted.js';
 
 /** What a lease does when it is over. */
 export interface LeaseEnd {
-  /** Gives back the last reference of one lease. */
-  release(buffer: ArrayBuffer): void;
+  /** Gives back the last reference of one lease, whose bytes are no longer needed. */
+  release(bytes: Uint8Array): void;
   /** Decodes what the lease holds. */
   decode(): unknown;
   /** Somebody retained it: for `MILLRACE_DEV=1`. */
@@ -102,10 +102,10 @@ export class Lease<T = Uint8Array> implements Disposable {
     if (this.#references === 0) return;
     this.#references--;
     if (this.#references > 0) return;
-    const { buffer } = this.#bytes;
+    const bytes = this.#bytes;
     this.#bytes = EMPTY;
     this.#value = null;
-    this.#end.release(buffer as ArrayBuffer);
+    this.#end.release(bytes);
   }
 
   /** release() */

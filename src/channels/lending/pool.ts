@@ -11,6 +11,8 @@ import { untransferable } from './untransferable.js';
 export class Block {
   /** Who refers to it: the loan, queues, the replay store. */
   refs = 1;
+  /** Its memory, made before it was asked for. */
+  memory: ArrayBuffer | null = null;
   constructor(
     readonly id: number,
     /** Bytes that are in use; what a receiver maps. */
@@ -33,10 +35,15 @@ export class Pool {
   /** Whether anything was ever lent: without it there is nothing to look after. */
   used = false;
   /** Some peer is elsewhere: blocks are registered for its reading, or not lent. */
-  remote = false;
+  #remote = false;
   #closed = false;
   #wants = false;
   #returned = 0;
+  /** Bytes of the latest block; and of the next one, most likely, since the two before it were of that size. */
+  #latest = 0;
+  #next = 0;
+  /** A block that stands ready for whoever asks for as many bytes next. */
+  #ready: Block | null = null;
 
   /**
    * Lends a block of so many bytes.
@@ -44,9 +51,17 @@ export class Pool {
    * @throws MillraceError ERR_MESSAGE_TOO_LARGE, ERR_SHM_FULL and what else the system says
    */
   lend(bytes: number): Block | null {
+    this.#next = bytes === this.#latest ? bytes : 0;
+    this.#latest = bytes;
+    const ready = this.#ready;
+    if (ready !== null && ready.bytes === bytes) {
+      this.#ready = null;
+      return ready;
+    }
+    this.rest();
     let id: number;
     try {
-      id = this.native.lend(this.handle, bytes, this.remote);
+      id = this.native.lend(this.handle, bytes, this.#remote);
     } catch (error) {
       const known = nativeError(`lend a block of ${bytes} bytes`, this.native, error);
       if (known.errnoName !== 'E2BIG') throw known;
@@ -61,7 +76,44 @@ export class Pool {
 
   /** The block's memory, to be written to; once, until `seal`. */
   buffer(block: Block): ArrayBuffer {
-    return untransferable(this.native.loanBuffer(this.handle, block.id, block.bytes));
+    const { memory } = block;
+    block.memory = null;
+    return memory ?? untransferable(this.native.loanBuffer(this.handle, block.id, block.bytes));
+  }
+
+  /**
+   * Makes the next block ready, if one is free and it is known what will be asked for: when what was published is on its
+   * way, which is when a publisher that waits for an answer has nothing to do. It costs as much as all the rest of a loan.
+   */
+  prepare(): void {
+    const bytes = this.#next;
+    if (bytes === 0) return;
+    this.#next = 0;
+    if (this.#ready !== null || this.#remote) return;
+    const id = this.native.lendFree(this.handle, bytes);
+    if (id < 0) return;
+    const block = new Block(id, bytes);
+    try {
+      block.memory = this.buffer(block);
+      this.#ready = block;
+    } catch {
+      this.unref(block); // nobody has asked for it
+    }
+  }
+
+  /** Gives back what stands ready. */
+  rest(): void {
+    const block = this.#ready;
+    if (block === null) return;
+    this.#ready = null;
+    this.seal(block, this.buffer(block));
+    this.unref(block);
+  }
+
+  /** From now on some peer is elsewhere: what is lent has to be registered. */
+  serveElsewhere(): void {
+    this.#remote = true;
+    this.rest();
   }
 
   /** Nothing is written any more: all views are empty. @returns false if its memory was moved elsewhere before */
@@ -124,6 +176,7 @@ export class Pool {
 
   /** The member leaves: the native side gives up all blocks. Loans may end later. */
   close(): void {
+    this.#ready = null;
     this.#closed = true;
   }
 
