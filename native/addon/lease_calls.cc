@@ -163,7 +163,7 @@ Napi::Value on_collected(const Napi::CallbackInfo& info) {
 
 Napi::Value detach_buffer(const Napi::CallbackInfo& info) {
   Arguments arguments(info, "detachBuffer");
-  if (info[0].IsArrayBuffer()) (void)LentBuffers::detach(info.Env(), info[0]);
+  if (info[0].IsArrayBuffer()) (void)LentBuffers::empty(info.Env(), info[0]);
   return info.Env().Undefined();
 }
 

@@ -150,6 +150,14 @@ napi_status LentBuffers::make(napi_env env, void* data, size_t bytes, Keeper kee
 }
 
 bool LentBuffers::detach(napi_env env, napi_value buffer) const {
+  if (home_ == nullptr) return empty(env, buffer);
+  home_->detaching.store(pthread_self(), std::memory_order_relaxed);
+  const bool done = empty(env, buffer);
+  home_->detaching.store({}, std::memory_order_relaxed);
+  return done;
+}
+
+bool LentBuffers::empty(napi_env env, napi_value buffer) {
   bool detached = false;
   if (napi_is_detached_arraybuffer(env, buffer, &detached) != napi_ok || detached) return false;
   // From Node.js 24 on what is marked as untransferable has a key, and Node-API ends the process
@@ -160,10 +168,7 @@ bool LentBuffers::detach(napi_env env, napi_value buffer) const {
     memcpy(&key, &none, sizeof(key));
     reinterpret_cast<v8::ArrayBuffer*>(buffer)->SetDetachKey(key);
   }
-  if (home_ != nullptr) home_->detaching.store(pthread_self(), std::memory_order_relaxed);
-  const bool done = napi_detach_arraybuffer(env, buffer) == napi_ok;
-  if (home_ != nullptr) home_->detaching.store({}, std::memory_order_relaxed);
-  return done;
+  return napi_detach_arraybuffer(env, buffer) == napi_ok;
 }
 
 }  // namespace millrace::addon

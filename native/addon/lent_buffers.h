@@ -50,6 +50,8 @@ class LentBuffers {
                                   napi_value* buffer);
   /** Makes a buffer empty, and its keeper ends. @return whether it still had its memory */
   bool detach(napi_env env, napi_value buffer) const;
+  /** Makes any buffer empty; a keeper is told as if V8 had let go. @return whether it had memory */
+  static bool empty(napi_env env, napi_value buffer);
 
  private:
   struct Home;

@@ -94,20 +94,21 @@ napi_value hold_room(napi_env env, napi_callback_info info) {
   const int64_t bytes = arguments.integer(2, "bytes", 1, kMaxSafeInteger);
   if (!arguments.ok()) return nullptr;
   Pool* const pool = arguments.member().lending.open_pool();
-  return make_boolean(env, pool != nullptr && pool->room(static_cast<uint64_t>(receiver),
-                                                         static_cast<uint64_t>(bytes)));
+  if (pool == nullptr) return make_number(env, 0u);
+  return make_number(env, static_cast<double>(pool->room(static_cast<uint64_t>(receiver),
+                                                         static_cast<uint64_t>(bytes))));
 }
 
 napi_value offer_hold(napi_env env, napi_callback_info info) {
-  HotArguments<7> arguments(env, info, "offerHold");
+  HotArguments<6> arguments(env, info, "offerHold");
   const uint32_t block = block_of(arguments);
   const auto receiver = static_cast<uint64_t>(arguments.integer(2, "receiver", 1, kMaxSafeInteger));
   const auto bytes = static_cast<uint64_t>(arguments.integer(3, "bytes", 1, kMaxSafeInteger));
-  const std::span<uint8_t> target = arguments.bytes(4, "target");
-  const auto offset = static_cast<uint64_t>(arguments.integer(5, "offset", 0, kMaxSafeInteger));
-  const bool remote = arguments.boolean(6, "remote");
+  const auto offset = static_cast<uint64_t>(arguments.integer(4, "offset", 0, kMaxSafeInteger));
+  const bool remote = arguments.boolean(5, "remote");
   Pool* const pool = lender(arguments, block, "offerHold");
   if (pool == nullptr) return nullptr;
+  const std::span<uint8_t> target = arguments.member().buffers.arena(env);
   if (bytes > pool->capacity(block) || target.size() < transport::kDescriptorBytes ||
       offset > target.size() - transport::kDescriptorBytes) {
     return throw_status(env,

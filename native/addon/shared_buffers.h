@@ -40,6 +40,10 @@ class SharedBuffers {
 
   /** Whether push() and pull() are needed. */
   bool copied() const { return copied_; }
+  /** The arena as JavaScript writes to it; empty if somebody detached it. */
+  std::span<uint8_t> arena(napi_env env) const {
+    return copied_ ? copy(env, kArena) : native(kArena);
+  }
   /**
    * Before flush: rows, the release position, and the arena's bytes that the rows name. Rows that
    * reach beyond the arena are left for flush to refuse.

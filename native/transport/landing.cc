@@ -13,7 +13,7 @@ base::Result<Landing> land(Member& member, uint32_t peer, std::span<const uint8_
     return base::Status::error(EPROTO, "land a payload", "a descriptor that is not valid");
   }
   const uint64_t self = pool.options().incarnation;
-  if (!pool.room(self, from->bytes)) {
+  if (pool.room(self, from->bytes) < from->bytes) {
     return base::Status::error(EAGAIN, "land a payload", "as much is held here as may be");
   }
   const auto lent = pool.lend(from->bytes);

@@ -262,19 +262,20 @@ void Pool::unpin(uint32_t block, uint64_t pin) {
   settle(block);
 }
 
-bool Pool::room(uint64_t receiver, uint64_t bytes) {
-  for (int look = 0; look < 2; ++look) {
-    const auto held = held_.find(receiver);
-    const bool fits =
-        held == held_.end() || held->second == 0 || held->second + bytes <= options_.held_bytes;
-    if (fits && !free_words_.empty()) return true;
-    if (!collect()) return false;
+uint64_t Pool::room(uint64_t receiver, uint64_t bytes) {
+  uint64_t room = 0;
+  for (bool more = true; more && room < bytes; more = room < bytes && collect()) {
+    const auto found = held_.find(receiver);
+    const uint64_t held = found == held_.end() ? 0 : found->second;
+    room = options_.held_bytes - std::min(held, options_.held_bytes);
+    if (held == 0) room = std::max(room, bytes);
+    if (free_words_.empty()) room = 0;
   }
-  return false;
+  return room;
 }
 
 base::Status Pool::offer(uint32_t block, uint64_t receiver, uint64_t bytes, uint8_t* descriptor) {
-  if (!room(receiver, bytes)) {
+  if (room(receiver, bytes) < bytes) {
     return base::Status::error(EAGAIN, "offer a block", "the receiver holds as much as it may");
   }
   const uint32_t word = free_words_.back();
@@ -302,7 +303,7 @@ base::Status Pool::enroll(uint32_t block) {
 
 base::Status Pool::offer_remote(uint32_t block, uint64_t receiver, uint64_t bytes,
                                 uint8_t* descriptor) {
-  if (!room(receiver, bytes)) {
+  if (room(receiver, bytes) < bytes) {
     return base::Status::error(EAGAIN, "offer a block", "the receiver holds as much as it may");
   }
   base::Status status = enroll(block);
@@ -333,9 +334,7 @@ uint64_t Pool::hold(uint32_t block, uint64_t receiver, uint64_t bytes) {
 
 void Pool::let_go(uint32_t block, uint64_t receiver, uint64_t bytes) {
   ++returned_;
-  const auto held = held_.find(receiver);
-  held->second -= bytes;
-  if (held->second == 0) held_.erase(held);
+  held_[receiver] -= bytes;
   --blocks_[block].holds;
   settle(block);
 }
@@ -387,6 +386,8 @@ void Pool::receiver_gone(uint64_t receiver, bool dead) {
     let_go(hold.block, hold.receiver, hold.bytes);
   }
   (void)collect();
+  const auto held = held_.find(receiver);
+  if (held != held_.end() && held->second == 0) held_.erase(held);
 }
 
 Pool::Counts Pool::counts() const {

@@ -83,8 +83,9 @@ class Pool {
   /** The one that there is. */
   void unpin(uint32_t block) { unpin(block, blocks_[block].pin); }
 
-  /** Whether that receiver may have a hold on so many bytes more. */
-  bool room(uint64_t receiver, uint64_t bytes);
+  /** So many bytes that receiver may have holds on besides, no fewer than `bytes` (> 0) if those
+   * are possible. */
+  uint64_t room(uint64_t receiver, uint64_t bytes);
   /**
    * Records a hold on a lent block for one receiver and writes the descriptor, which may be posted
    * from then on (R15). Errors: EAGAIN when the receiver holds too much, or all words are in use.
@@ -186,7 +187,7 @@ class Pool {
   std::vector<Hold> holds_;
   std::map<uint64_t, RemoteHold> remote_;  ///< by serial
   std::vector<uint32_t> free_words_;
-  std::unordered_map<uint64_t, uint64_t> held_;  ///< bytes by receiver
+  std::unordered_map<uint64_t, uint64_t> held_;  ///< bytes by receiver, until it is gone
   std::unique_ptr<SpareSlab> spare_;             ///< being made; its bytes count in bytes_
   bool no_spare_ = false;  ///< the last one got no memory, and nothing has changed since
 };

@@ -59,6 +59,8 @@ export class Peer {
   lent = false;
   /** Large messages that were offered to it there, and that it has not said are over. */
   offers = 0;
+  /** Bytes of our pool that it may hold besides what it was offered; more by now, if it gave back. */
+  room = 0;
   /** Rows for it, cumulative: those in the send table included. */
   rows = 0;
   /** Its last row in the send table, valid while `rowEpoch` is the table's. */

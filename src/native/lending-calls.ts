@@ -41,10 +41,10 @@ export interface NativeLending {
   endLoan(handle: number, block: number, buffer: ArrayBuffer): boolean;
   /** Nothing more is offered of it; it is free again with its last hold. */
   retireBlock(handle: number, block: number): void;
-  /** Whether a receiver may have a hold on so many bytes more. */
-  holdRoom(handle: number, receiver: number, bytes: number): boolean;
+  /** So many bytes a receiver may have holds on besides, no fewer than `bytes` if those are possible. */
+  holdRoom(handle: number, receiver: number, bytes: number): number;
   /**
-   * Records a hold on a lent block and writes the descriptor to `target[offset..]` (R15): for a receiver that maps the block,
+   * Records a hold on a lent block and writes the descriptor at `offset` of the arena (R15): for a receiver that maps the block,
    * or (`remote`) for one on another port, which reads it and says when that is over (`landedHold`).
    * @returns false if the receiver has no room
    * @throws NativeError: why the block can't be registered
@@ -54,7 +54,6 @@ export interface NativeLending {
     block: number,
     receiver: number,
     bytes: number,
-    target: Uint8Array,
     offset: number,
     remote: boolean,
   ): boolean;

@@ -2,9 +2,9 @@
 import { spawnSync } from 'node:child_process';
 import { serialize } from 'node:v8';
 import { BroadcastChannel, MessageChannel, receiveMessageOnPort, Worker } from 'node:worker_threads';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import type { Channel, Lease, Member, StatusEvent } from '../../src/index.js';
-import { collected, Domain, millrace, until } from '../support/lending.js';
+import { addon, collected, Domain, millrace, until } from '../support/lending.js';
 
 const MIB = 1 << 20;
 
@@ -20,6 +20,7 @@ beforeEach(() => {
 });
 afterEach(async () => {
   process.off('warning', onWarning);
+  vi.restoreAllMocks();
   expect(await domain.end()).toEqual([]);
 });
 
@@ -73,6 +74,34 @@ describe('a loan and its leases', () => {
     await until(() => pub.resources().blocks > 1);
     expect(pub.resources()).toMatchObject({ blocks: 2, pools: 1, copies: 0, copiedBytes: 0 });
     expect(sub.resources()).toMatchObject({ leases: 0, leasedBytes: 0, copies: 0, copiedBytes: 0 });
+    expect(free(pub)).toBe(true);
+  });
+
+  test('a block stands ready for the next loan of the same size, is not in use, and gives way to others', async () => {
+    const lend = vi.spyOn(addon, 'lend');
+    const prepare = vi.spyOn(addon, 'lendFree');
+    const { pub, sub, out, back } = await pair({ poolBytes: 4 * MIB });
+    const seen: number[] = [];
+    back.leases().subscribe((lease) => lease.use((bytes) => seen.push(bytes[0]!)));
+    await out.ready();
+    const sendAndSee = async (fill: number) => {
+      const { sequence } = await send(out, MIB, fill);
+      await until(() => seen.length === sequence && sub.resources().leases === 0);
+    };
+    const made = async () => {
+      for (const loan of [out.loan(MIB), out.loan(MIB)]) loan.discard();
+      for (let i = 0; i < 2; i++) await sendAndSee(i);
+      expect(prepare).toHaveLastReturnedWith(expect.toSatisfy((block: number) => block >= 0));
+      lend.mockClear();
+    };
+    await made();
+    await sendAndSee(8);
+    expect(lend).not.toHaveBeenCalled();
+    expect(seen).toEqual([0, 1, 8]);
+    // All of the pool: none of its blocks may be lent.
+    out.loan(4 * MIB).discard();
+    expect(lend).toHaveBeenCalledOnce();
+    await made();
     expect(free(pub)).toBe(true);
   });
 

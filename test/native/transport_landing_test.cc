@@ -211,10 +211,10 @@ TEST_F(Landings, OfAReceiverThatDiesAreOverAndOfOneThatIsGivenUpAreNot) {
 TEST_F(Landings, AReceiverHoldsAsMuchAsItMayAndNoMore) {
   std::vector<Bytes> offers;
   for (int i = 0; i < 4; ++i) offers.push_back(publish(1, 1 << 20));
-  EXPECT_FALSE(publisher->pool->room(12, 1));
-  EXPECT_TRUE(publisher->pool->room(13, 1));
+  EXPECT_EQ(publisher->pool->room(12, 1), 0u);
+  EXPECT_GE(publisher->pool->room(13, 1), 1u);
   EXPECT_TRUE(publisher->pool->landed(12, remote(offers[0]).serial));
-  EXPECT_TRUE(publisher->pool->room(12, 1 << 20));
+  EXPECT_GE(publisher->pool->room(12, 1 << 20), uint64_t{1} << 20);
 }
 
 TEST_F(Landings, WhatCanNotBeLockedIsAnErrorWithTheLimit) {

@@ -4,10 +4,14 @@ import { join } from 'node:path';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import type * as Millrace from '../../src/index.js';
+import type * as Load from '../../src/native/load.js';
 import { root } from './cli-process.js';
 
 /** The built library: pools and leases are the addon's. */
-export const millrace = createRequire(import.meta.url)(join(root, 'dist', 'index.js')) as typeof Millrace;
+const load = createRequire(import.meta.url);
+export const millrace = load(join(root, 'dist', 'index.js')) as typeof Millrace;
+/** The addon as it calls it. */
+export const addon = (load(join(root, 'dist', 'native', 'load.js')) as typeof Load).loadNative();
 
 setFlagsFromString('--expose-gc');
 const gc = runInNewContext('gc') as () => void;

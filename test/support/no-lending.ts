@@ -21,7 +21,7 @@ export const noLending: NativeLending = {
   loanBuffer: absent('loanBuffer'),
   endLoan: absent('endLoan'),
   retireBlock() {},
-  holdRoom: () => false,
+  holdRoom: () => 0,
   offerHold: absent('offerHold'),
   landedHold: () => false,
   land: absent('land'),

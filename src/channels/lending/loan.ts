@@ -10,8 +10,6 @@ export class Loan implements Disposable {
   /** @internal */
   readonly posted = LOAN_NOT_POSTED;
   readonly #pool: Pool;
-  /** Asking `bytes` for it is a call into V8. */
-  readonly #buffer: ArrayBuffer;
   readonly #bytes: Uint8Array;
   #block: Block | null;
 
@@ -19,8 +17,7 @@ export class Loan implements Disposable {
   constructor(pool: Pool, block: Block) {
     this.#pool = pool;
     this.#block = block;
-    this.#buffer = pool.buffer(block);
-    this.#bytes = new Uint8Array(this.#buffer);
+    this.#bytes = pool.open(block);
   }
 
   /** The block's memory; of length 0 once it was published or discarded. Its content is not defined at first. */
@@ -33,7 +30,7 @@ export class Loan implements Disposable {
     const block = this.#block;
     if (block === null) return;
     this.#block = null;
-    this.#pool.seal(block, this.#buffer);
+    this.#pool.seal(block);
     this.#pool.unref(block);
   }
 
@@ -61,7 +58,7 @@ export class Loan implements Disposable {
   seal(): void {
     const block = this.#block!;
     this.#block = null;
-    if (this.#pool.seal(block, this.#buffer)) return;
+    if (this.#pool.seal(block)) return;
     this.#pool.unref(block);
     throw usedUp('its memory was transferred to another ArrayBuffer');
   }

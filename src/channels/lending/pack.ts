@@ -31,18 +31,17 @@ export function pack<T>(
   for (let guess = exact || FIRST_GUESS; ; guess *= 4) {
     const block = lend(apart.bytes + guess);
     if (block === null) return null;
-    const buffer = pool.buffer(block);
+    const target = pool.open(block);
     let end = -1;
     try {
-      const target = new Uint8Array(buffer);
       end = encoder.encode(apart.rest as T, target, apart.bytes, target.length);
       if (end >= 0) for (const { view, offset } of apart.fields) target.set(viewOf(view), offset);
     } catch (error) {
-      pool.seal(block, buffer);
+      pool.seal(block);
       pool.unref(block);
       throw error;
     }
-    pool.seal(block, buffer);
+    pool.seal(block);
     if (end >= 0) {
       pool.copies.add(end);
       return { block, start: apart.bytes, end, fields: writeFields(apart.fields) };

@@ -2,6 +2,7 @@ import { MillraceError } from '../../errors.js';
 import type { Native } from '../../native/binding.js';
 import { nativeError } from '../../native/faults.js';
 import { DESCRIPTOR_BYTES } from '../../native/lending-calls.js';
+import type { Arena } from '../arena.js';
 import type { Peer } from '../peer.js';
 import { FLAG, WORD } from '../wire.js';
 import type { Copies } from './copies.js';
@@ -11,8 +12,9 @@ import { untransferable } from './untransferable.js';
 export class Block {
   /** Who refers to it: the loan, queues, the replay store. */
   refs = 1;
-  /** Its memory, made before it was asked for. */
-  memory: ArrayBuffer | null = null;
+  /** Its memory while it is written to: from `open` to `seal`. Asking the view for its buffer is a call into V8. */
+  buffer: ArrayBuffer | null = null;
+  view: Uint8Array | null = null;
   constructor(
     readonly id: number,
     /** Bytes that are in use; what a receiver maps. */
@@ -74,11 +76,12 @@ export class Pool {
     return id < 0 ? null : new Block(id, bytes);
   }
 
-  /** The block's memory, to be written to; once, until `seal`. */
-  buffer(block: Block): ArrayBuffer {
-    const { memory } = block;
-    block.memory = null;
-    return memory ?? untransferable(this.native.loanBuffer(this.handle, block.id, block.bytes));
+  /** The block's memory, to be written to until `seal`. */
+  open(block: Block): Uint8Array {
+    if (block.view !== null) return block.view;
+    block.buffer = untransferable(this.native.loanBuffer(this.handle, block.id, block.bytes));
+    block.view = new Uint8Array(block.buffer);
+    return block.view;
   }
 
   /**
@@ -94,7 +97,7 @@ export class Pool {
     if (id < 0) return;
     const block = new Block(id, bytes);
     try {
-      block.memory = this.buffer(block);
+      this.open(block);
       this.#ready = block;
     } catch {
       this.unref(block); // nobody has asked for it
@@ -106,7 +109,7 @@ export class Pool {
     const block = this.#ready;
     if (block === null) return;
     this.#ready = null;
-    this.seal(block, this.buffer(block));
+    this.seal(block);
     this.unref(block);
   }
 
@@ -117,7 +120,10 @@ export class Pool {
   }
 
   /** Nothing is written any more: all views are empty. @returns false if its memory was moved elsewhere before */
-  seal(block: Block, buffer: ArrayBuffer): boolean {
+  seal(block: Block): boolean {
+    const buffer = block.buffer!;
+    block.buffer = null;
+    block.view = null;
     if (this.#closed) {
       this.native.detachBuffer(buffer);
       return true;
@@ -131,26 +137,38 @@ export class Pool {
     if (block.refs === 0 && !this.#closed) this.native.retireBlock(this.handle, block.id);
   }
 
-  /** Whether that peer may hold so many bytes more. */
+  /** Whether that peer may hold so many bytes more: `offer` will do. */
   room(peer: Peer, bytes: number): boolean {
-    return this.native.holdRoom(this.handle, peer.info.incarnation, bytes);
+    peer.room = this.native.holdRoom(this.handle, peer.info.incarnation, bytes);
+    return bytes <= peer.room;
   }
 
-  /** Offers the block to a peer: writes the hold, then the descriptor into the record at `start` (R15). */
-  offer(block: Block, peer: Peer, source: { bytes: Uint8Array; u32: Uint32Array }, start: number): boolean {
-    const at = descriptorAt(source.u32, start);
+  /** The same by what was known last. */
+  fits(peer: Peer, bytes: number): boolean {
+    return bytes <= peer.room || this.room(peer, bytes);
+  }
+
+  /** Offers the block to a peer: writes the hold, and the descriptor into the record at `start` of the arena (R15). */
+  offer(block: Block, peer: Peer, arena: Arena, start: number): boolean {
+    const at = descriptorAt(arena.u32, start);
     const { elsewhere } = peer;
-    if (elsewhere) source.u32[(start >>> 2) + WORD.BITS]! |= FLAG.REMOTE << 8;
+    if (elsewhere) arena.u32[(start >>> 2) + WORD.BITS]! |= FLAG.REMOTE << 8;
     try {
-      const { incarnation } = peer.info;
-      const { handle } = this;
-      if (!this.native.offerHold(handle, block.id, incarnation, block.bytes, source.bytes, at, elsewhere))
-        return false;
+      const offered = this.native.offerHold(
+        this.handle,
+        block.id,
+        peer.info.incarnation,
+        block.bytes,
+        at,
+        elsewhere,
+      );
+      peer.room = offered ? peer.room - block.bytes : 0;
+      if (!offered) return false;
       peer.lent = true;
       if (elsewhere) peer.offers++;
     } catch (error) {
       // A block that was lent before there was anybody elsewhere. The descriptor says that there is nothing.
-      source.bytes.fill(0, at, at + DESCRIPTOR_BYTES);
+      arena.bytes.fill(0, at, at + DESCRIPTOR_BYTES);
       this.failed(peer, nativeError(`offer ${block.bytes} bytes to ${peer.info.name}`, this.native, error));
     }
     return true;

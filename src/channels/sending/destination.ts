@@ -136,7 +136,7 @@ export class Destination implements PeerPart {
    */
   admits(size: number, block = 0): boolean {
     const { queue } = this;
-    if (this.idle && this.window.fits(size) && (block === 0 || this.member.pool.room(this.peer, block)))
+    if (this.idle && this.window.fits(size) && (block === 0 || this.member.pool.fits(this.peer, block)))
       return true;
     if (!queue.waits || size > this.maxRecord || queue.accepts(size, block)) return true;
     this.#patience.fill(Math.max(0, this.channel.maxQueueBytes - size));
