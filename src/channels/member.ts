@@ -194,6 +194,7 @@ export class Member<C = undefined> implements AsyncDisposable {
    */
   region(options: RegionOptions): Region {
     this.checkOpen();
+    this.#engine.pool.rest(); // the pool gives its idle memory up for it
     return this.#regions.create(options);
   }
 
