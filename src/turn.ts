@@ -8,19 +8,28 @@ const SOON_MS = 1;
  */
 export class Turn {
   readonly #immediate: NodeJS.Immediate;
+  readonly #run: () => void;
   #timer: NodeJS.Timeout | undefined;
-  readonly #once = () => {
-    this.cancel();
-    this.run();
-  };
 
-  constructor(private readonly run: () => void) {
-    this.#immediate = setImmediate(this.#once);
+  constructor(run: () => void) {
+    this.#run = run;
+    // Members take one for each look at their queues: no function of its own for each.
+    this.#immediate = setImmediate(Turn.#inTime, this);
+  }
+
+  static #inTime(this: void, turn: Turn): void {
+    if (turn.#timer !== undefined) clearTimeout(turn.#timer);
+    turn.#run();
+  }
+
+  static #late(this: void, turn: Turn): void {
+    clearImmediate(turn.#immediate);
+    turn.#run();
   }
 
   unref(): this {
     this.#immediate.unref();
-    this.#timer ??= setTimeout(this.#once, SOON_MS).unref();
+    this.#timer ??= setTimeout(Turn.#late, SOON_MS, this).unref();
     return this;
   }
 

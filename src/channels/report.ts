@@ -25,6 +25,7 @@ export interface SubscriberReport {
 export interface SentReport {
   /** Last sequence that went. */
   readonly sent: number;
+  /** Messages, each part of a split one for itself. Several may go in one datagram of the device: `datagramsSent` of resources(). */
   readonly datagrams: number;
   readonly heartbeats: number;
   /** Requests for repair, the messages that were sent again, and those that were not kept any more. */
