@@ -30,6 +30,7 @@ export const macText = (bytes: Uint8Array): string =>
 
 /** `10.0.0.0/8` or one address. A text says what is wrong. */
 export function parseCidr(text: string): Masked | string {
+  if (text.includes('%')) return "has a zone, which the rule's interface is for";
   const slash = text.indexOf('/');
   const value = ipBytes(slash < 0 ? text : text.slice(0, slash));
   if (value === undefined) return 'is no IPv4 or IPv6 address';

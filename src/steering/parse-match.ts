@@ -121,6 +121,11 @@ class MatchReader {
         return;
       }
     }
+    // A tag is asked for by its bits: no device is told that there must be one, whatever it says.
+    if ((name === 'vlan' || name === 'vlanPriority') && bits.mask === 0) {
+      this.complain(name, 'with a mask of 0 it matches packets without a tag as well', 'Leave it out.');
+      return;
+    }
     writeNumber(this.value, field, bits.value);
     writeNumber(this.mask, field, bits.mask);
   }

@@ -322,6 +322,8 @@ describe('what is wrong with a rule', () => {
       /never matches/,
     ],
     ['no MAC address', { ...ok, match: { ethernetDst: '1:2:3' } }, 'match.ethernetDst', /no MAC/],
+    ['any VLAN', { ...ok, match: { vlan: { value: 0, mask: 0 } } }, 'match.vlan', /without a tag/],
+    ['a zone', { ...ok, match: { dst: 'fe80::1%eth0' } }, 'match.dst', /has a zone.*interface/],
     ['a VLAN too high', { ...ok, match: { vlan: 4096 } }, 'match.vlan', /0 to 4095/],
     ['no interface', { ...ok, match: { interface: 'a/b' } }, 'match.interface', /network interface/],
     ['a priority too high', { ...ok, priority: 65536 }, 'priority', /0 to 65535/],
