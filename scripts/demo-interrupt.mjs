@@ -28,7 +28,7 @@ const inGroup = (group) =>
   });
 
 /** Polls a condition until it holds; the deadline is for a broken run only. */
-async function until(condition, ms = 20_000) {
+async function until(condition, ms = 60_000) {
   const end = Date.now() + ms;
   while (Date.now() < end) {
     if (condition()) return true;
@@ -54,10 +54,10 @@ async function interrupted(title, strike, expected) {
   const ended = new Promise((resolve) => child.on('exit', (code, signal) => resolve(signal ?? code)));
   const live = await until(() => text.includes(sign) || child.exitCode !== null);
   strike(child.pid);
-  const outcome = await Promise.race([ended, sleep(15_000, 'still running')]);
+  const outcome = await Promise.race([ended, sleep(60_000, 'still running')]);
   await until(() => inGroup(child.pid).length === 0);
   const processes = inGroup(child.pid);
-  await until(() => readdirSync(folder).length === 0, 5_000);
+  await until(() => readdirSync(folder).length === 0);
   const files = readdirSync(folder, { recursive: true });
   // Of the fan-out's; the kernel takes a namespace apart in its own time.
   const links = () => readdirSync('/sys/class/net').filter((name) => name === `mrfan${child.pid}`);

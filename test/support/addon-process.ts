@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import type { Card, Endpoint } from './addon.mjs';
+import { DEADLINE_MS } from './waiters.js';
 
 const program = join('test', 'integration', 'programs', 'addon-peer.mjs');
 
@@ -141,7 +142,7 @@ export async function pumpUntil(
   endpoints: Endpoint[],
   holds: () => boolean,
   what: string,
-  seconds = 30,
+  seconds = DEADLINE_MS / 1000,
 ): Promise<void> {
   const deadline = Date.now() + seconds * 1000;
   while (true) {

@@ -6,6 +6,7 @@ import { runInNewContext } from 'node:vm';
 import type * as Millrace from '../../src/index.js';
 import type * as Load from '../../src/native/load.js';
 import { root } from './cli-process.js';
+import { DEADLINE_MS } from './waiters.js';
 
 /** The built library: pools and leases are the addon's. */
 const load = createRequire(import.meta.url);
@@ -58,7 +59,7 @@ const turn = () => new Promise((done) => setImmediate(done));
 
 /** Takes turns of the event loop until the condition holds. */
 export async function until(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 30_000;
+  const deadline = Date.now() + DEADLINE_MS;
   while (!condition()) {
     if (Date.now() > deadline) throw new Error(`did not happen: ${condition}`);
     await turn();
