@@ -27,11 +27,7 @@ test.each(seeds(1))('in the middle of traffic (seed %i)', async (seed) => {
     // It hears somebody, and both have heard of it: else there is nothing that they could say of its end.
     await Promise.all([victim.progress(), ...[a!, b!].map((one) => one.told('joined', victim.name))]);
     victim.tell('end', { how, after: 1 + dice.below(1000) });
-    expect(await victim.running.finish(), how).toEqual({
-      code: how === 'exit' || how === 'leave' ? 0 : 1,
-      signal: null,
-    });
-    expect(victim.running.err === '' || /on purpose/.test(victim.running.err), victim.running.err).toBe(true);
+    await victim.ends(how);
     await Promise.all([a!.told('left', victim.name), b!.told('left', victim.name)]);
     await Promise.all([a!.progress(), b!.progress()]);
   }

@@ -34,9 +34,7 @@ test.each(seeds(2))('script %i', async (seed) => {
   const gone = async (one: Victim, how: string) => {
     living = living.filter((other) => other !== one);
     dead.push({ name: one.name, how });
-    const end = await one.running.finish();
-    if (how === 'kill' || how === 'outside') expect(end).toEqual({ code: null, signal: 'SIGKILL' });
-    else expect(end).toEqual({ code: how === 'throw' || how === 'reject' ? 1 : 0, signal: null });
+    await one.ends(how);
     await Promise.all(living.map((other) => other.told('left', one.name)));
   };
 

@@ -1,4 +1,5 @@
 import { join } from 'node:path';
+import { expect } from 'vitest';
 import { type Place, root } from './cli-process.js';
 import { type Line, MemberProcess } from './member-process.js';
 
@@ -46,6 +47,17 @@ export class Victim extends MemberProcess {
   progress(times = 1): Promise<void> {
     const before = this.of('progress').length;
     return this.until('progress', () => this.of('progress').length >= before + times);
+  }
+
+  /** Waits for its end, which must be the one that it was to come to. */
+  async ends(how: string): Promise<void> {
+    const end = await this.running.finish();
+    const killed = how === 'kill' || how === 'outside';
+    const failed = how === 'throw' || how === 'reject';
+    const code = killed ? null : failed ? 1 : 0;
+    expect([how, end]).toEqual([how, { code, signal: killed ? 'SIGKILL' : null }]);
+    if (failed) expect(this.running.err).toContain('Error: on purpose');
+    else expect(this.running.err).toBe('');
   }
 
   rest(): Promise<Line> {
