@@ -11,6 +11,7 @@ import type { StatusEvent } from '../types.js';
 import type { Copies } from './copies.js';
 import { putBack } from './fields.js';
 import { Held as OfOrigin } from './held.js';
+import { HeldTable } from './held-table.js';
 import { Lease, type LeaseEnd } from './lease.js';
 import { type Body, LARGE_BYTES, type Place, readLarge, readOffer } from './pool.js';
 import { untransferable } from './untransferable.js';
@@ -34,7 +35,7 @@ const OURS = [join(__dirname, '..', '..', '/'), '/node_modules/rxjs/', '(node:',
  * memory any more, or as a lease, held until it is released. Nothing is used again before (I5).
  */
 export class Holdings {
-  readonly #held = new Map<number, Held>();
+  readonly #held = new HeldTable<Held>();
   readonly #dev = process.env.MILLRACE_DEV === '1';
   #watching = false;
   #closed = false;
@@ -101,7 +102,7 @@ export class Holdings {
       this.native.onCollected(this.handle, this.#collected);
     }
     const held = new OfOrigin(id, origin, owner, sequence, body);
-    this.#held.set(id, held);
+    this.#held.add(held);
     return held;
   }
 
@@ -201,8 +202,8 @@ export class Holdings {
   /** A publisher is short of blocks: what is only kept moves to memory of this process. */
   vacate(peer: Peer): void {
     if (this.native.vacate(this.handle, peer.info.incarnation) === 0) return;
-    for (const held of this.#held.values()) {
-      if (held.leases === 0 && held.owner === peer) this.#held.delete(held.id);
+    for (const held of this.#held) {
+      if (held.leases === 0 && held.owner === peer) this.#held.delete(held);
     }
     this.host.gaveBack(peer);
   }
@@ -222,7 +223,7 @@ export class Holdings {
   };
 
   #ended(held: Held, bits: number): void {
-    if ((bits & ENDED.LAST) !== 0) this.#held.delete(held.id);
+    if ((bits & ENDED.LAST) !== 0) this.#held.delete(held);
     const strays = bits >>> ENDED.STRAYS_SHIFT;
     const { from } = held;
     if (strays > 0) {
