@@ -60,6 +60,7 @@ Napi::Value publisher_gone(const Napi::CallbackInfo& info);
 Napi::Value vacate(const Napi::CallbackInfo& info);
 Napi::Value close_leases(const Napi::CallbackInfo& info);
 Napi::Value on_collected(const Napi::CallbackInfo& info);
+Napi::Value on_loan_collected(const Napi::CallbackInfo& info);
 Napi::Value detach_buffer(const Napi::CallbackInfo& info);
 Napi::Value sweep_pool(const Napi::CallbackInfo& info);
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include <array>
 #include <utility>
 
 #include "addon/errors.h"
@@ -30,12 +31,43 @@ napi_status make_own(napi_env env, const uint8_t* data, size_t bytes, bool copy_
   return status;
 }
 
+/** Calls back with what `make` makes, from where V8 has let go of memory. */
+template <class Make>
+void call_back(napi_env env, napi_ref reference, Make make) {
+  napi_handle_scope scope;
+  if (reference == nullptr || napi_open_handle_scope(env, &scope) != napi_ok) return;
+  napi_value callback = nullptr;
+  napi_value receiver = nullptr;
+  napi_value result = nullptr;
+  const auto arguments = make();
+  // An environment that ends runs no more JavaScript; then nobody wants to know.
+  if (napi_get_reference_value(env, reference, &callback) == napi_ok &&
+      napi_get_undefined(env, &receiver) == napi_ok) {
+    (void)napi_call_function(env, receiver, callback, arguments.size(), arguments.data(), &result);
+  }
+  napi_close_handle_scope(env, scope);
+}
+
+/** Calls `callback` instead of what `reference` refers to. */
+void refer(napi_env env, napi_value callback, napi_ref& reference) {
+  if (reference != nullptr) napi_delete_reference(env, reference);
+  napi_create_reference(env, callback, 1, &reference);
+}
+
 }  // namespace
 
-/** Somebody else had moved the loan's memory: now nobody can reach it. */
-void Lending::State::loan_let_go(napi_env, const Keeper& self) {
+/** The loan was forgotten, or somebody else had moved its memory: now nobody can reach it. */
+void Lending::State::loan_let_go(napi_env env, const Keeper& self) {
   const State& state = *static_cast<State*>(self.owner.get());
-  if (state.pool != nullptr) state.pool->unpin(static_cast<uint32_t>(self.number), self.detail);
+  const auto block = static_cast<uint32_t>(self.number);
+  if (state.pool == nullptr || !state.pool->pinned(block, self.detail)) return;
+  state.pool->unpin(block, self.detail);
+  if (!state.pool->lent(block)) return;
+  call_back(env, state.forgotten, [&] {
+    std::array<napi_value, 1> arguments{};
+    napi_create_uint32(env, block, &arguments[0]);
+    return arguments;
+  });
 }
 
 void Lending::State::hold_let_go(napi_env env, const Keeper& self) {
@@ -44,23 +76,15 @@ void Lending::State::hold_let_go(napi_env env, const Keeper& self) {
   const auto use = static_cast<Leases::Use>(self.detail);
   if (state.leases == nullptr || !state.leases->refers(hold, use)) return;
   const Leases::Released released = state.leases->release(hold, use);
-  napi_handle_scope scope;
-  if (state.collected == nullptr || napi_open_handle_scope(env, &scope) != napi_ok) return;
-  napi_value callback = nullptr;
-  napi_value receiver = nullptr;
-  napi_value result = nullptr;
-  napi_value arguments[5];
-  napi_create_uint32(env, hold, &arguments[0]);
-  napi_create_uint32(env, static_cast<uint32_t>(use), &arguments[1]);
-  napi_get_boolean(env, released.last, &arguments[2]);
-  napi_get_boolean(env, released.wanted, &arguments[3]);
-  napi_create_uint32(env, released.strays, &arguments[4]);
-  // An environment that ends runs no more JavaScript; then nobody wants to know.
-  if (napi_get_reference_value(env, state.collected, &callback) == napi_ok &&
-      napi_get_undefined(env, &receiver) == napi_ok) {
-    (void)napi_call_function(env, receiver, callback, 5, arguments, &result);
-  }
-  napi_close_handle_scope(env, scope);
+  call_back(env, state.collected, [&] {
+    std::array<napi_value, 5> arguments{};
+    napi_create_uint32(env, hold, &arguments[0]);
+    napi_create_uint32(env, static_cast<uint32_t>(use), &arguments[1]);
+    napi_get_boolean(env, released.last, &arguments[2]);
+    napi_get_boolean(env, released.wanted, &arguments[3]);
+    napi_create_uint32(env, released.strays, &arguments[4]);
+    return arguments;
+  });
 }
 
 Lending::State::State(const Options& given)
@@ -105,8 +129,9 @@ base::Result<Leases*> Lending::leases() {
 }
 
 void Lending::close(napi_env env) {
-  if (state_->collected != nullptr) napi_delete_reference(env, state_->collected);
-  state_->collected = nullptr;
+  for (napi_ref* const reference : {&state_->collected, &state_->forgotten}) {
+    if (*reference != nullptr) napi_delete_reference(env, std::exchange(*reference, nullptr));
+  }
   if (state_->leases != nullptr) state_->leases->close();
   if (state_->pool != nullptr) state_->pool->close();
 }
@@ -178,8 +203,11 @@ Leases::Released Lending::end_hold(napi_env env, uint32_t hold, Leases::Use use,
 }
 
 void Lending::on_collected(napi_env env, napi_value callback) {
-  if (state_->collected != nullptr) napi_delete_reference(env, state_->collected);
-  napi_create_reference(env, callback, 1, &state_->collected);
+  refer(env, callback, state_->collected);
+}
+
+void Lending::on_loan_collected(napi_env env, napi_value callback) {
+  refer(env, callback, state_->forgotten);
 }
 
 }  // namespace millrace::addon

@@ -76,6 +76,8 @@ class Lending {
   /** Called with (hold, use, last, wanted, strays) when a buffer was collected without end_hold().
    */
   void on_collected(napi_env env, napi_value callback);
+  /** Called with the block when a loan's buffer was collected without end_loan(). */
+  void on_loan_collected(napi_env env, napi_value callback);
 
  private:
   struct State {
@@ -89,6 +91,7 @@ class Lending {
     std::unique_ptr<transport::Pool> pool;
     std::unique_ptr<transport::Leases> leases;
     napi_ref collected = nullptr;
+    napi_ref forgotten = nullptr;
     Copies copies;
     LentBuffers lent;
   };

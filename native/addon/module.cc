@@ -94,6 +94,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
       {"vacate", vacate},
       {"closeLeases", close_leases},
       {"onCollected", on_collected},
+      {"onLoanCollected", on_loan_collected},
       {"detachBuffer", detach_buffer},
       {"sweepPool", sweep_pool},
       {"openPort", open_port},

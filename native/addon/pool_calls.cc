@@ -167,4 +167,13 @@ Napi::Value sweep_pool(const Napi::CallbackInfo& info) {
       info.Env(), transport::sweep_pool(descriptor.get(), static_cast<uint64_t>(publisher)));
 }
 
+Napi::Value on_loan_collected(const Napi::CallbackInfo& info) {
+  Arguments arguments(info, "onLoanCollected");
+  OpenMember* const open = arguments.member();
+  const Napi::Function callback = arguments.function(1, "callback");
+  if (!arguments.ok()) return {};
+  open->lending.on_loan_collected(info.Env(), callback);
+  return info.Env().Undefined();
+}
+
 }  // namespace millrace::addon

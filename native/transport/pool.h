@@ -80,6 +80,9 @@ class Pool {
   /** Something in this process can reach the block's memory until unpin(): it is not lent again. */
   uint64_t pin(uint32_t block);
   void unpin(uint32_t block, uint64_t pin);
+  bool pinned(uint32_t block, uint64_t pin) const {
+    return block < blocks_.size() && blocks_[block].pin == pin;
+  }
   /** The one that there is. */
   void unpin(uint32_t block) { unpin(block, blocks_[block].pin); }
 

@@ -123,8 +123,13 @@ export class Engine
       (peer) => this.agenda.resumed(peer),
     );
     this.seals = new Seals(this.control);
-    this.pool = new Pool(native, handle, options.poolBytes, this.copies, (peer, error) =>
-      this.faults.of(peer, error),
+    this.pool = new Pool(
+      native,
+      handle,
+      options.poolBytes,
+      this.copies,
+      (peer, error) => this.faults.of(peer, error),
+      () => this.schedule(),
     );
     this.holdings = new Holdings(
       native,

@@ -39,6 +39,8 @@ export interface NativeLending {
    * @returns false if it was detached already: its memory was moved elsewhere, and may still be written to
    */
   endLoan(handle: number, block: number, buffer: ArrayBuffer): boolean;
+  /** Called when the ArrayBuffer of a block that is lent still was collected without `endLoan`. */
+  onLoanCollected(handle: number, callback: (block: number) => void): void;
   /** Nothing more is offered of it; it is free again with its last hold. */
   retireBlock(handle: number, block: number): void;
   /** So many bytes a receiver may have holds on besides, no fewer than `bytes` if those are possible. */

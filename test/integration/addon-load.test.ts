@@ -109,6 +109,7 @@ test('the addon loads, once, and offers exactly what binding.ts names', () => {
       ],
       ...[
         'onCollected',
+        'onLoanCollected',
         'open',
         'openGroup',
         'openLane',

@@ -459,6 +459,34 @@ describe('what goes wrong', () => {
     );
   });
 
+  test('so does a forgotten loan, and who waits for a block gets it', async () => {
+    const { pub, out, back } = await pair({ poolBytes: 2 * MIB });
+    back.leases().subscribe((lease) => lease.release());
+    await out.ready();
+    const forget = () => {
+      out.loan(MIB).bytes[0] = 1;
+      out.loan(MIB);
+    };
+    forget();
+    expect(() => out.loan(MIB)).toThrow(expect.objectContaining({ code: 'ERR_POOL_FULL' }));
+    let writable = false;
+    const waiting = out.whenWritable().then(() => {
+      writable = true;
+    });
+    await collected(() => writable);
+    await waiting;
+    await collected(() => free(pub));
+    await until(() => warnings.length === 2);
+    expect(warnings[0]).toMatch(/^loan-forgotten: A loan was collected/);
+    await send(out, MIB, 1);
+    await until(() => free(pub));
+    // One whose bytes are still in use is not forgotten.
+    const { bytes } = out.loan(MIB);
+    for (let i = 0; i < 5; i++) await collected(() => true);
+    bytes.fill(2);
+    expect([bytes[MIB - 1], pub.resources().blocksInUse]).toEqual([2, 1]);
+  });
+
   test('a stray write reaches nobody, is undone, and names the channel', async () => {
     const { pub, out, back } = await pair();
     const other = (await domain.member('other')).channel('x', { codec: 'bytes' });

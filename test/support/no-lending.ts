@@ -35,6 +35,7 @@ export const noLending: NativeLending = {
   vacate: () => 0,
   closeLeases() {},
   onCollected() {},
+  onLoanCollected() {},
   detachBuffer() {},
   sweepPool: () => 0,
 };

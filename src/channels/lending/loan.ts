@@ -30,6 +30,7 @@ export class Loan implements Disposable {
     const block = this.#block;
     if (block === null) return;
     this.#block = null;
+    if (this.#pool.lost(block)) return;
     this.#pool.seal(block);
     this.#pool.unref(block);
   }
@@ -46,7 +47,7 @@ export class Loan implements Disposable {
 
   /** @internal Its length, or 0 when it is used up. */
   get length(): number {
-    return this.#block === null ? 0 : this.#block.bytes;
+    return this.#block === null || this.#pool.lost(this.#block) ? 0 : this.#block.bytes;
   }
 
   /** @internal The block; only while `length` is not 0. */

@@ -15,6 +15,8 @@ export class Block {
   /** Its memory while it is written to: from `open` to `seal`. Asking the view for its buffer is a call into V8. */
   buffer: ArrayBuffer | null = null;
   view: Uint8Array | null = null;
+  /** Which opening of the block this is; see {@link Pool.lost}. */
+  opening = 0;
   constructor(
     readonly id: number,
     /** Bytes that are in use; what a receiver maps. */
@@ -32,6 +34,8 @@ export class Pool {
     readonly copies: Copies,
     /** A block could not be offered to that peer, which is told that the message is not available. */
     private readonly failed: (peer: Peer, error: MillraceError) => void,
+    /** A block is free again, and nobody called who would look. */
+    private readonly freed: () => void,
   ) {}
 
   /** Whether anything was ever lent: without it there is nothing to look after. */
@@ -39,6 +43,8 @@ export class Pool {
   /** Some peer is elsewhere: blocks are registered for its reading, or not lent. */
   #remote = false;
   #closed = false;
+  /** The last opening of each block, by its number, or the loss of its memory; null before the first. */
+  #openings: number[] | null = null;
   #wants = false;
   #returned = 0;
   /** Bytes of the latest block; and of the next one, most likely, since the two before it were of that size. */
@@ -81,8 +87,29 @@ export class Pool {
     if (block.view !== null) return block.view;
     block.buffer = untransferable(this.native.loanBuffer(this.handle, block.id, block.bytes));
     block.view = new Uint8Array(block.buffer);
+    if (this.#openings === null) {
+      this.#openings = [];
+      this.native.onLoanCollected(this.handle, this.#forgotten);
+    }
+    block.opening = this.#openings[block.id] = (this.#openings[block.id] ?? 0) + 1;
     return block.view;
   }
+
+  /** Whether the memory of a block that was opened was moved to another ArrayBuffer, and collected: it is lent anew. */
+  lost(block: Block): boolean {
+    return block.opening !== this.#openings![block.id];
+  }
+
+  /** Nobody can reach the memory of a loan any more, and it was not sealed. */
+  readonly #forgotten = (id: number): void => {
+    this.#openings![id]!++;
+    process.emitWarning(
+      'A loan was collected, and neither published nor discarded. Use publish(), discard() or using.',
+      { type: 'MillraceWarning', code: 'loan-forgotten' },
+    );
+    this.native.retireBlock(this.handle, id);
+    this.freed();
+  };
 
   /**
    * Makes the next block ready, if one is free and it is known what will be asked for: when what was published is on its
