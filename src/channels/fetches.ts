@@ -73,7 +73,11 @@ export class Fetches {
             reject(failed('ERR_PEER_LOST', `it left or died when ${done} had come`, { done }));
           else if (status === REMOTE_ACCESS)
             reject(
-              failed('ERR_REGION_GONE', `its region was closed when ${done} had come`, { done, status }),
+              failed(
+                'ERR_REGION_GONE',
+                `its region was closed when ${done} had come, or the offer is none of offer()`,
+                { done, status },
+              ),
             );
           else reject(failed('ERR_NATIVE', deviceFailed(done, status), { done, status }));
         },

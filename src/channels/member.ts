@@ -220,6 +220,8 @@ export class Member<C = undefined> implements AsyncDisposable {
   async fetch(offer: RegionOffer, into: Region, options: FetchOptions = {}): Promise<void> {
     this.checkOpen();
     if (!(into instanceof Region)) invalidArgument('fetch()', 'into', into, 'a region');
+    if (!into.closed && !this.#regions.has(into))
+      invalidArgument('fetch()', 'into', into, 'a region of this member: open it here by its handle');
     const at = fetchSettings(offer, into, options);
     abortSignal('fetch()', options.signal);
     return this.#engine.fetches.start(offer, into, options, at);

@@ -46,6 +46,11 @@ export class Regions implements RegionHost {
     }
   }
 
+  /** Whether it is one of this member's, and open. */
+  has(region: Region): boolean {
+    return this.#open.has(region);
+  }
+
   closeAll(): void {
     for (const region of [...this.#open]) region.close();
   }

@@ -3,6 +3,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { root as folder, Place } from '../support/cli-process.js';
+import { Domain, until } from '../support/lending.js';
 import { type Line, MemberProcess } from '../support/member-process.js';
 
 const MIB = 2 ** 20;
@@ -312,6 +313,25 @@ test('bytes of a region are fetched over the network, with progress', async () =
   expect(await subscriber.count('r', 7, 0, 131 * MIB)).toBe(129 * MIB);
   for (const one of [publisher, subscriber]) await one.leave();
   expect(place.content).toEqual([]);
+});
+
+test("a fetch goes into regions of its own member, and of two members' in one process no other is taken", async () => {
+  const domain = new Domain();
+  try {
+    const a = await domain.member('a');
+    const b = await domain.member('b');
+    const [source, target] = [a.region({ bytes: 4096 }), b.region({ bytes: 4096 })];
+    source.bytes.fill(7);
+    await expect(b.fetch(source.offer(), source)).rejects.toMatchObject({ code: 'ERR_INVALID_ARGUMENT' });
+    expect(target.bytes.every((byte) => byte === 0)).toBe(true);
+    await until(() => b.peers.length === 1);
+    await b.fetch(source.offer(), target);
+    expect(target.bytes.every((byte) => byte === 7)).toBe(true);
+    target.close();
+    await expect(b.fetch(source.offer(), target)).rejects.toMatchObject({ code: 'ERR_REGION_CLOSED' });
+  } finally {
+    expect(await domain.end()).toEqual([]);
+  }
 });
 
 test('a fetch of what is not there, or not any more, says so, and the next one works', async () => {
