@@ -69,6 +69,8 @@ const values: [what: string, value: unknown][] = [
   ['`Buffer`', Buffer.from([1, 2])],
   ['other typed arrays', [Float64Array.of(1.5), BigInt64Array.of(1n), Uint16Array.of(7)]],
   ['`ArrayBuffer`', new ArrayBuffer(2)],
+  ['`SharedArrayBuffer`: send a view of it', new SharedArrayBuffer(2)],
+  ['a view of a `SharedArrayBuffer`', new Uint8Array(new SharedArrayBuffer(2))],
   ['`DataView`', new DataView(new ArrayBuffer(2))],
   ['`RegExp`', /a+/gi],
   ['`Error`: name, message, cause (not the stack)', cause],
