@@ -1,5 +1,5 @@
 import { type FSWatcher, readlinkSync, realpathSync, watch as watchFolder } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { readFile, stat } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { fileError } from './file.js';
 import { step, type WatchEvent, watching } from './watch-state.js';
@@ -15,6 +15,14 @@ export interface WatchListener {
   apply(text: string): boolean;
   /** The file cannot be read. */
   report(error: unknown): void;
+}
+
+/** Its text. What waits for a writer (a FIFO) is not read: it would hold a thread of the process for as long. */
+async function textOf(file: string): Promise<string> {
+  const kind = await stat(file);
+  if (!kind.isFile() && !kind.isDirectory())
+    throw Object.assign(new Error('it is no ordinary file'), { code: 'EINVAL', syscall: 'read' });
+  return readFile(file, 'utf8');
 }
 
 /** The folders that a change of a file may show in: its own, and those of what it is a link to. */
@@ -63,7 +71,7 @@ export class FileWatch {
     first: (text: string) => void,
   ): Promise<FileWatch> {
     try {
-      const text = await readFile(file, 'utf8');
+      const text = await textOf(file);
       const watch = new FileWatch(file, text, listener);
       try {
         first(text);
@@ -114,7 +122,7 @@ export class FileWatch {
     } catch (error) {
       this.listener.report(fileError(this.file, error));
     }
-    readFile(this.file, 'utf8').then(
+    textOf(this.file).then(
       (text) => this.feed({ type: 'read', text }),
       (cause) => {
         const error = fileError(this.file, cause);

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -227,6 +228,11 @@ describe('a real file', () => {
     await expect(steering.watch(folder)).rejects.toMatchObject({
       code: 'ERR_STEERING_FILE',
       errnoName: 'EISDIR',
+    });
+    execFileSync('mkfifo', [join(folder, 'fifo')]);
+    await expect(steering.watch(join(folder, 'fifo'))).rejects.toMatchObject({
+      code: 'ERR_STEERING_FILE',
+      message: expect.stringContaining('no ordinary file'),
     });
     writeFileSync(file, 'rules: [{}]');
     await expect(steering.watch(file)).rejects.toMatchObject({
