@@ -221,7 +221,7 @@ export class Pool {
 
   /** The member leaves: the native side gives up all blocks. Loans may end later. */
   close(): void {
-    this.#ready = null;
+    this.rest();
     this.#closed = true;
   }
 
