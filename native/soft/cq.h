@@ -98,6 +98,8 @@ struct Cq {
   uint64_t reported = 0;
   /** Somebody woke for a later arming. Needs the channel's lock. */
   bool event_due = false;
+  /** A ring is announced that could not be opened: its sender has woken us once and won't again. */
+  std::atomic<bool> postponed{false};
   std::atomic<uint32_t> bad_entries{0};
   std::atomic<uint32_t> polls{0};  ///< that found something
   uint32_t events_delivered = 0;   ///< needs ex.mutex (channel's lock while counting up)
@@ -126,6 +128,9 @@ struct Cq {
   void purge(uint32_t qpn);
   /** push() without the lock and the waking. Needs lock. */
   bool append(const ibv_wc& wc, const Extras& extras);
+  /** The process has no descriptor or no memory for that ring: the next poll looks again, and who
+   * sleeps is woken for one after a while. */
+  void look_later(uint32_t index);
   /** Makes sure that the ring of this directory entry is mapped and its owner watched. Needs lock.
    */
   RingView* visit(uint32_t index);
@@ -151,6 +156,9 @@ Cq* make_cq(Context& context, int64_t cqe, void* cq_context, ibv_comp_channel* c
             int64_t comp_vector, const CqOptions& options);
 /** Adds the WQEs of `queue` whose completions are in rings of this CQ. Needs the CQ's lock. */
 void read_rings(Cq& cq, QueueId queue, std::set<uint32_t>* wqes);
+
+/** Wakes who sleeps though a ring could not be opened. No lock may be held. */
+void wake_postponed(Process& process);
 
 ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
                   int comp_vector);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "base/clock.h"
 #include "soft/channel.h"
 #include "soft/cq.h"
 #include "soft/process.h"
@@ -15,6 +16,12 @@
 // drained (R9, R18 to R22).
 
 namespace millrace::soft {
+namespace {
+
+/** A ring that could not be opened is looked at again after so long, by who sleeps meanwhile. */
+constexpr uint64_t kShortageNs = 50'000'000;
+
+}  // namespace
 
 void announce(CqShared& cq, uint32_t index, int wake_fd, bool solicited) {
   // The RMW is the fence between the ring's tail and the reading of `armed` (R9). The receiver
@@ -41,6 +48,19 @@ bool Cq::maybe_ready() const {
   return false;
 }
 
+void Cq::look_later(uint32_t index) {
+  shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));
+  postponed.store(true);
+  context->alarm.at(base::now_ns() + kShortageNs);
+}
+
+void wake_postponed(Process& process) {
+  std::lock_guard objects(process.objects());
+  for (Cq* cq : process.cqs) {
+    if (cq->postponed.exchange(false)) cq->notify_own(true);
+  }
+}
+
 RingView* Cq::visit(uint32_t index) {
   const uint64_t entry =
       shared->directory[index].load(std::memory_order_acquire);  // pairs with the claimer's CAS
@@ -56,8 +76,7 @@ RingView* Cq::visit(uint32_t index) {
   base::Fd fd(openat(root.folder(), name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   struct stat info = {};
   if (!fd.valid() && errno != ENOENT) {
-    shared->ready[index / 64].fetch_or(uint64_t{1}
-                                       << (index % 64));  // no descriptors: look again later
+    look_later(index);  // no descriptors
     return nullptr;
   }
   auto view = std::make_unique<RingView>();
@@ -69,7 +88,7 @@ RingView* Cq::visit(uint32_t index) {
       base::Result<std::shared_ptr<base::Mapping>> map =
           process.map_ring(fd.get(), static_cast<size_t>(info.st_size));
       if (!map.ok()) {
-        shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));
+        look_later(index);
         return nullptr;
       }
       view->map = map.take();
@@ -89,7 +108,7 @@ RingView* Cq::visit(uint32_t index) {
     std::lock_guard registry_lock(process.registry());
     auto peer = process.attach(directory_slot(entry), directory_incarnation(entry));
     if (!peer.ok()) {
-      shared->ready[index / 64].fetch_or(uint64_t{1} << (index % 64));
+      look_later(index);
       return nullptr;
     }
     view->peer = peer.take();

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "soft/cq.h"
 #include "soft/device.h"
 #include "soft/feed.h"
 #include "soft/initiator.h"
@@ -104,7 +105,10 @@ void Alarm::drain() {
 
 void serve(Context& context, const Woken& woken) {
   if (woken.work) context.wake.drain();
-  if (woken.time) context.alarm.drain();
+  if (woken.time) {
+    context.alarm.drain();
+    wake_postponed(*context.process);
+  }
   if (woken.presence) context.process->check_deaths();
   if (woken.frames && context.feed != nullptr) context.feed->woken();
   progress(context);

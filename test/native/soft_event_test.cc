@@ -1,4 +1,6 @@
 // Sleeping on the completion channel and being woken (R7, R8, R9).
+#include <sys/resource.h>
+
 #include "base/rng.h"
 #include "soft/srq.h"
 #include "soft_support.h"
@@ -288,6 +290,37 @@ TEST(SoftEvent, EveryCqOfAChannelReportsItsEvent) {
     ibv_ack_cq_events(which, 1);
   }
   EXPECT_EQ(reported, 3);
+}
+
+/** Its sender wakes a receiver once for a message. Who lacks the descriptor to open the ring then
+ * is not woken again, and slept for good. */
+TEST(SoftEvent, WhoLacksADescriptorForARingLooksAgain) {
+  Fabric fabric;
+  Endpoint end;
+  ASSERT_EQ(end.connect(end.target_qpn()), 0);
+  fcntl(end.channel->fd, F_SETFL, O_NONBLOCK);
+  const uint32_t value = 1;
+  ASSERT_EQ(end.send(end.srqn(), &value, sizeof(value)), 0);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const base::Fd free(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const rlimit few = {static_cast<rlim_t>(free.get()) + 1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  ibv_wc wc = {};
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(ibv_req_notify_cq(end.cq.get(), 0), 0);
+    EXPECT_EQ(ibv_poll_cq(end.cq.get(), 1, &wc), 0);
+    ibv_cq* which = nullptr;
+    void* user = nullptr;
+    while (ibv_get_cq_event(end.channel.get(), &which, &user) != 0) {
+      pollfd p = {end.channel->fd, POLLIN, 0};
+      ASSERT_EQ(poll(&p, 1, kDeadlineMs), 1) << "slept for good";
+    }
+    ibv_ack_cq_events(which, 1);
+  }
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(end.poll(&wc));
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
 }
 
 }  // namespace
