@@ -54,7 +54,7 @@ async function interrupted(title, strike, expected) {
   const ended = new Promise((resolve) => child.on('exit', (code, signal) => resolve(signal ?? code)));
   const live = await until(() => text.includes(sign) || child.exitCode !== null);
   strike(child.pid);
-  const outcome = await Promise.race([ended, sleep(60_000, 'still running')]);
+  const outcome = await Promise.race([ended, sleep(60_000, 'still running', { ref: false })]);
   await until(() => inGroup(child.pid).length === 0);
   const processes = inGroup(child.pid);
   await until(() => readdirSync(folder).length === 0);
