@@ -537,7 +537,7 @@ TEST(SoftFabric, AFolderThatIsRemovedWhileItIsUsed) {
     base::Status status;
     EXPECT_FALSE(join(&status));
     EXPECT_EQ(status.code, ENOENT);
-    EXPECT_EQ(status.what, "use the fabric folder");
+    EXPECT_STREQ(status.what, "use the fabric folder");
     EXPECT_NE(status.detail.find("removed"), std::string::npos) << status.detail;
     // Who has joined goes on with what is mapped.
     EXPECT_EQ(send(), IBV_WC_SUCCESS);
